@@ -36,13 +36,8 @@ class Adapter(NamedTuple):
 def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
     """Return the adapters that `text` names, each checked as far as its files tell without a base.
 
-    Args:
-        text: a folder, or terms `FOLDER` and `FOLDER=FACTOR` joined by `+`; empty: none.
-        allow_pickle: whether weights may be a pickle.
-
-    Raises:
-        DataError: a folder that is damaged, or whose kind is not merged.
-        MissingError: there is no such folder, or no PEFT.
+    `text` is a folder, or terms `FOLDER` and `FOLDER=FACTOR` joined by `+`; empty: none.
+    MissingError: no such folder, or no PEFT. DataError: damaged, not merged, or a pickle.
     """
     if text and find_spec("peft") is None:
         raise MissingError(

@@ -10,42 +10,33 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.tables import read_table
-from spsbench.untrusted import POINTER, read_json
+from spsbench.untrusted import POINTER, cut, read_json
 
-CONFIG_LIMIT = 4 << 20  # bytes
+CONFIG_LIMIT, TOKENIZER_LIMIT = 4 << 20, 200 << 20  # bytes of a file
 
 # The names that the families use for one size, and the most that is believed of it.
-_SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
-    (("hidden_size", "n_embd", "d_model"), 1 << 17),
-    (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1 << 10),
-    (("vocab_size",), 1 << 23),
-    (("num_attention_heads", "n_head", "n_heads"), 1 << 12),
-    (("num_key_value_heads",), 1 << 12),
-    (("head_dim",), 1 << 13),
-    (("intermediate_size", "n_inner", "ffn_dim"), 1 << 20),
-    (("max_position_embeddings", "n_positions"), 1 << 28),
-)
+WIDTH = ("hidden_size", "n_embd", "d_model")
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+SHARED = ("num_key_value_heads",)
+INNER = ("intermediate_size", "n_inner", "ffn_dim")
+_LARGEST: Mapping[tuple[str, ...], int] = {
+    WIDTH: 1 << 17,
+    DEPTH: 1 << 10,
+    ("vocab_size",): 1 << 23,
+    HEADS: 1 << 12,
+    SHARED: 1 << 12,
+    ("head_dim",): 1 << 13,
+    INNER: 1 << 20,
+    ("max_position_embeddings", "n_positions"): 1 << 28,
+}
 
 HEAD_DIMS = ("head_dim", "qk_head_dim", "qk_nope_head_dim", "kv_lora_rank")
 """Keys of a config whose heads have widths of their own; the last ones are of latent attention."""
 
 _MAY_BE_NULL = ("num_key_value_heads", "head_dim", "n_inner", "intermediate_size")
 
-_REFUSED: Mapping[str, str] = {  # what it is -> the families that are
-    "an encoder-decoder model": (
-        "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "
-        "marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet seamless_m4t "
-        "seamless_m4t_v2 speech_to_text switch_transformers t5 t5gemma t5gemma2 udop umt5 whisper"
-    ),
-    "an encoder, which generates no text": (
-        "albert bert big_bird camembert clip convbert deberta deberta-v2 distilbert electra ernie "
-        "funnel longformer modernbert mpnet nomic_bert roberta vit xlm xlm-roberta xlm-roberta-xl "
-        "xlnet"
-    ),
-    "a recurrent model whose states are not in the cache that it is given": (
-        "recurrent_gemma rwkv xlstm"
-    ),
-}
+_REFUSED: Mapping[str, str] = read_table(__file__, "refused.toml")
 
 NEUTRAL: Mapping[str, list[object]] = read_table(__file__, "neutral.toml")
 """Generation settings that change probabilities or end a text, and their values of no effect."""
@@ -65,12 +56,11 @@ def expand_path(name: str) -> Path:
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Return the JSON object in `path`, which may have `limit` bytes at most.
+    """Return the JSON object in `path`, of `limit` bytes at most; SpsError: as `read_json`.
 
-    NaN and Infinity pass: configurations have them.
+    NaN and Infinity pass: configurations have them. DataError: another JSON value.
     """
-    what = f"the {path.name} of a model"
-    value = read_json(path, what, limit=limit, strict=False)
+    value = read_json(path, f"the {path.name} of a model", limit=limit, strict=False)
     if not isinstance(value, dict):
         raise DataError(
             f"{path.name} holds a {type(value).__name__} ({path}): expected a JSON object. "
@@ -80,7 +70,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file of another form than JSON that Git LFS has left in place of its own."""
+    """Raise DataError for a file that is a pointer of Git LFS; one that is not there passes."""
     if not path.is_file():  # a pipe would wait for its writer; its reader says what it is
         return
     with suppress(OSError), path.open("rb") as file:
@@ -102,7 +92,7 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Refuse models that are not decoder-only, need foreign code, or have absurd sizes."""
+    """Raise DataError for a head, another kind than decoder-only, foreign code, or absurd sizes."""
     kind = config.get("model_type")
     if not kind and names_head(config):
         raise DataError(
@@ -130,8 +120,8 @@ def embedding_and_layers(config: Mapping[str, Any]) -> int:
     """Return a lower bound on the number of parameters; 0 when the config has no sizes."""
     text = config.get("text_config")
     sizes = text if isinstance(text, dict) and "vocab_size" not in config else config
-    width, layers = _size(sizes, _SIZES[0][0]), _size(sizes, _SIZES[1][0])
-    vocab, inner = _size(sizes, _SIZES[2][0]), _size(sizes, _SIZES[6][0])
+    width, layers = first_size(sizes, WIDTH), first_size(sizes, DEPTH)
+    vocab, inner = first_size(sizes, ("vocab_size",)), first_size(sizes, INNER)
     return width * (vocab + layers * (width + inner))
 
 
@@ -163,33 +153,37 @@ def in_transformers(kind: str) -> bool:
     return name.isidentifier() and any((h / "models" / name).is_dir() for h in homes)
 
 
-def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+def first_size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """Return the value of the first of `names` that is an integer; 0: none is."""
     sizes = (config[name] for name in names if type(config.get(name)) is int)
     return next(sizes, 0)
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError for a size that is no integer in range, or contradicts another."""
-    for names, cap in _SIZES:
+    """Raise DataError for a size that is no integer in range or does not divide, or an odd epsilon.
+
+    Sizes that are not named pass, and so do those of `_MAY_BE_NULL` that are null.
+    """
+    for names, largest in _LARGEST.items():
         for name in names:
             value = config.get(name)
             if name not in config or (value is None and name in _MAY_BE_NULL):
                 continue
             if name == "intermediate_size" and isinstance(value, list):
                 continue  # one size a layer
-            if type(value) is not int or not 1 <= value <= cap:
+            if type(value) is not int or not 1 <= value <= largest:
                 raise DataError(
-                    f"{name} is {_brief_repr(value)} in config.json ({where}): "
-                    f"expected an integer from 1 to {cap}. Fetch the model again"
+                    f"{name} is {cut(repr(value), 40)} in config.json ({where}): "
+                    f"expected an integer from 1 to {largest}. Fetch the model again"
                 )
-    width, heads = _size(config, _SIZES[0][0]), _size(config, _SIZES[3][0])
+    width, heads = first_size(config, WIDTH), first_size(config, HEADS)
     has_own_dims = any(config.get(name) is not None for name in HEAD_DIMS)
     if width and heads and not has_own_dims and width % heads:
         raise DataError(
             f"{heads} heads do not divide a width of {width} in config.json ({where}): "
             "expected a multiple. Fetch the model again"
         )
-    shared = _size(config, _SIZES[4][0])
+    shared = first_size(config, SHARED)
     if heads and shared and heads % shared:
         raise DataError(
             f"{shared} key-value heads do not divide {heads} heads in config.json ({where}): "
@@ -198,24 +192,20 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
     eps = config.get("rms_norm_eps", 1e-6)
     if not isinstance(eps, int | float) or not math.isfinite(eps):
         raise DataError(
-            f"rms_norm_eps is {_brief_repr(eps)} in config.json ({where}): expected a small "
+            f"rms_norm_eps is {cut(repr(eps), 40)} in config.json ({where}): expected a small "
             "number. Fetch the model again"
         )
 
 
-def _brief_repr(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:40] + "..."
-
-
 def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
-    """Refuse a model that cannot be divided by `ranks`; no weights are read.
+    """Raise DataError for a model that cannot be divided by `ranks`; no weights are read.
+
+    Its layers keep states, transformers has no plan for it, or its sizes do not divide.
 
     Args:
-        kind: the class of the model; None for packed weights and parts of larger models.
+        kind: the class of the model; None, which is refused: packed, or a part of a larger model.
         config: the model's, as transformers reads it.
         ranks: two or more.
-        folder: for the message.
     """
     name = type(config).__name__.removesuffix("Config")
     if kind is None:
@@ -237,13 +227,7 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
 
 
 def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
-    """Refuse heads that do not divide by `ranks`.
-
-    Args:
-        config: the model's, as a mapping.
-        ranks: two or more.
-        folder: for the message.
-    """
+    """Raise DataError unless all sizes of `DIVIDED` that a config has are multiples of `ranks`."""
     for field in DIVIDED:
         count = config.get(field)
         if isinstance(count, int) and count % ranks:
@@ -256,7 +240,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 def hidden_settings(folder: Path) -> dict[str, Any]:
     """Return settings of `generation_config.json` that change probabilities or texts, unapplied.
 
-    Names with a dot are keys of a GGUF file.
+    Names with a dot are keys of a GGUF file, which its unpacking wrote there. {}: no such file.
     """
     path = folder / "generation_config.json"
     if not path.is_file():

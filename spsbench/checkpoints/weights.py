@@ -19,7 +19,6 @@ HEADS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Weights of a drafter's head that are called otherwise than a model's; the last is a pickle."""
 
 INDEX_LIMIT = 64 << 20  # bytes
-HALF = 2
 BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 INPUT_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 OUTPUT_HEADS = ("lm_head.weight", "embed_out.weight")
@@ -40,17 +39,14 @@ class TensorHeader(NamedTuple):
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     """Return the weight files that a loader reads: one, or the shards of the index.
 
-    Shards are read where both are there, and the whole file where a shard is missing.
+    Shards are read where both are there, and the whole file where a shard is missing; else pickles.
+    DataError: these without `allow_pickle`, or a shard is missing. MissingError: none.
     """
     if safe := _indexed_or_whole(folder):
         return safe
     pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if pickles and not allow_pickle:
-        raise DataError(
-            f"only pickled weights such as {pickles[0].name} ({folder}): expected safetensors, "
-            "as a pickle can run code. Convert the model, or trust its author with `allow_pickle`"
-        )
     if pickles:
+        _check_trust(pickles[0], allow_pickle)
         index = folder / PICKLE_INDEX
         return _shards(index) if index.is_file() else pickles
     other = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -66,7 +62,10 @@ def safetensors_files(folder: Path) -> list[Path]:
 
 
 def _indexed_or_whole(folder: Path) -> list[Path]:
-    """Return the shards of the index, else model.safetensors, else none; note a choice."""
+    """Return the shards of the index, else model.safetensors, else []; note a choice of the two.
+
+    DataError: a shard is missing, and there is no whole file beside the index.
+    """
     index, whole = folder / INDEX, folder / WHOLE
     if not index.is_file():
         return [whole] if whole.is_file() else []
@@ -82,7 +81,10 @@ def _indexed_or_whole(folder: Path) -> list[Path]:
 
 
 def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """Return the weight files of a model or of a drafter's head."""
+    """Return the weight files of a model, else the one in `HEADS` of a drafter's head.
+
+    DataError: only pickles, without `allow_pickle`. MissingError: none.
+    """
     safe, pickle = (folder / name for name in HEADS)
     try:
         return weight_files(folder, allow_pickle=allow_pickle)
@@ -90,12 +92,17 @@ def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
         path = safe if safe.is_file() else pickle
         if not path.is_file():
             raise
-    if path == pickle and not allow_pickle:
-        raise DataError(
-            f"only pickled weights such as {pickle.name} ({folder}): expected safetensors, "
-            "as a pickle can run code. Convert the head, or trust its author with `allow_pickle`"
-        )
+    if path == pickle:
+        _check_trust(path, allow_pickle)
     return [path]
+
+
+def _check_trust(pickle: Path, allow_pickle: bool) -> None:
+    if not allow_pickle:
+        raise DataError(
+            f"only pickled weights such as {pickle.name} ({pickle.parent}): expected safetensors, "
+            "as a pickle can run code. Convert them, or trust their author with `allow_pickle`"
+        )
 
 
 def _shards(index: Path) -> list[Path]:
@@ -111,7 +118,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> file name of an index."""
+    """Return tensor name -> file name of an index; DataError: none, or one outside the folder."""
     names = read_object(index, INDEX_LIMIT).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise DataError(
@@ -143,7 +150,10 @@ def regular_file(path: Path) -> None:
 
 
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
-    """Return tensor name -> header, over all safetensors files; an index decides between copies."""
+    """Return tensor name -> header, over all safetensors files; an index decides between copies.
+
+    Without one the last file does. DataError: no whole safetensors. PermissionDeniedError.
+    """
     from safetensors import SafetensorError, safe_open
 
     headers: dict[str, TensorHeader] = {}
@@ -171,7 +181,7 @@ def token_weight_bytes(folder: Path, dtype: str) -> int:
 
     Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a
     head of their own are left out: a token reads one row of them. Without one they are the head,
-    and are read whole.
+    and are read whole. MissingError: no safetensors.
     """
     headers = read_headers(safetensors_files(folder))
     if not headers:
@@ -179,9 +189,8 @@ def token_weight_bytes(folder: Path, dtype: str) -> int:
             f"no *.safetensors ({folder}): expected the weights of a model. Fetch the model again"
         )
     headed = any(name.endswith(OUTPUT_HEADS) for name in headers)
-    looked_up = [name for name in headers if headed and name.endswith(INPUT_EMBEDDINGS)]
     return sum(
-        header.numbers * (HALF if header.dtype == "BF16" else BYTES[dtype])
+        header.numbers * (2 if header.dtype == "BF16" else BYTES[dtype])
         for name, header in headers.items()
-        if name not in looked_up
+        if not (headed and name.endswith(INPUT_EMBEDDINGS))
     )

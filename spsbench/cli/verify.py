@@ -98,10 +98,9 @@ def run(
     audit, access = parse(options, RunAuditOptions, Access)
     o.check_page(format, out)
 
-    from spsbench.models.prepare import check_shadowed_packages, check_variables
+    from spsbench.models.prepare import check_environment
 
-    check_variables()
-    check_shadowed_packages()
+    check_environment()
 
     with importing_libraries():
         from spsbench.audit.verify import verify_run

@@ -27,13 +27,12 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
     The changes of several add up. A head that is tied to embeddings has weights of its own
     afterwards, since an adapter changes one of the two.
 
+    DataError: an adapter that is damaged, or of another base.
+
     Args:
         model: on the CPU, its weights as they are stored, or wider.
         text: as for `read_adapters`, by which its pickles were allowed before; empty: none.
         dtype: that in which the model is run.
-
-    Raises:
-        DataError: an adapter that is damaged, or of another base.
     """
     adapters = read_adapters(text, allow_pickle=True)
     if not adapters:
@@ -52,7 +51,7 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
 
 
 def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
-    """Merge an adapter into `model`; refuse tensors that are missing or have no use."""
+    """Merge an adapter into `model`; DataError: tensors that are missing or have no use."""
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 
     is_safe = adapter.file.suffix == ".safetensors"

@@ -22,6 +22,7 @@ from spsbench.loop.drafter_context import OwnWeights, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
+from spsbench.models.chat import special_tokens
 from spsbench.models.drafter_weights import load_head, own_weights
 from spsbench.models.gguf.unpack import blocks_in_words, original_format
 from spsbench.models.loader import materialise
@@ -33,7 +34,6 @@ from spsbench.models.tokenizers import (
     difference,
     eos_ids,
     model_token_count,
-    special_tokens,
     tokens_beyond,
 )
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
@@ -111,8 +111,7 @@ class ModelCache:
     def adopt(self, spec: ModelSpec, model: PreTrainedModel, tokenizer: Any = None) -> None:
         """Take a loaded model for that of `spec`, and prepare it in place for its engine.
 
-        Args:
-            tokenizer: the model's; None: not known, so that its tokens are numbers.
+        Without the model's tokenizer its tokens are numbers.
         """
         source, folder = source_of(spec, self._access), Path(spec.id)
         self._kept[source, "folder", spec] = folder
@@ -122,7 +121,7 @@ class ModelCache:
 
     @lost_rank_as_error()
     def load(self, cell: Cell) -> Loaded:
-        """Load the models of `cell`; every check precedes the first weights."""
+        """Load the models of `cell`, or take those of an equal one; checks precede all weights."""
         drafter, decoder = cell.drafter, plug_in("decoders", cell.decoder)
         plan = plan_of(drafter)
         wish = Wish(
@@ -141,13 +140,16 @@ class ModelCache:
         return self.encoder(cell) if cell.elsewhere else self.load(cell)
 
     def encoder(self, cell: Cell) -> "Outline":
-        """Return the tokenizer of a cell's target, if it is here, without weights and limits."""
+        """Return the tokenizer of a cell's target, without weights or a limit; None: not here."""
         target = cell.target
         tokenizer = None if target.served else self._find(target, cell.seed).tokenizer
         return Outline(tokenizer, None, self.clock)
 
     def outline(self, cell: Cell) -> "Outline":
-        """Return the limits on a prompt, from configurations alone where they suffice."""
+        """Return tokenizer and shortest context of a cell's models, mostly without weights.
+
+        Models whose configuration needs code of its own are loaded.
+        """
         if cell.elsewhere:
             return self.encoder(cell)
         has_draft_model = plan_of(cell.drafter).weights is Weights.MODEL
@@ -173,7 +175,7 @@ class ModelCache:
         return self._vocabularies(target, self._find_draft(draft, cell.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
-        """Load what a wish needs: target, then draft, head or own tensors; checked as a pair."""
+        """Load the target of a wish, then its draft, head or own tensors; check them as a pair."""
         target = self._find(wish.target, wish.seed)
         draft = wish.draft
         own_tensors = head = None
@@ -185,9 +187,8 @@ class ModelCache:
                 own_tensors = self._once((draft, "own"), partial(own_weights, draft, self._access))
                 draft = None
         draft_located = target if draft is None else self._find_draft(draft, wish.seed)
-        paired = draft_located.folder != target.folder
         both = self._vocabularies(target, draft_located) if wish.drafts_in_any else None
-        if paired and both is None:
+        if both is None and draft_located.folder != target.folder:
             check_same_tokens(target.tokenizer, draft_located.tokenizer)
         eos = eos_ids(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
@@ -198,21 +199,21 @@ class ModelCache:
             )
         with about_draft():
             second = model if draft is None else self._model(draft_located, wish.runs_engines)
-        alike = both is None
         size = model_token_count("target", logits_width(model), target.tokenizer)
         numbers = isinstance(target.tokenizer, IdTokenizer)
         tokenizer = target.tokenizer if numbers else draft_located.tokenizer
         of_draft = model_token_count("draft", logits_width(second), tokenizer)
         if both is not None:
-            check_rows({"target": (target, model), "draft": (draft_located, second)})
+            check_rows("target", target, model)
+            check_rows("draft", draft_located, second)
         return Loaded(
             target=model,
             draft=None if draft is None else second,
             tokenizer=target.tokenizer,
-            vocab_size=min(size, of_draft) if alike else size,
+            vocab_size=min(size, of_draft) if both is None else size,
             eos=eos,
             folder=target.folder,
-            draft_tokenizer=None if alike else draft_located.tokenizer,
+            draft_tokenizer=None if both is None else draft_located.tokenizer,
             vocabularies=both,
             own=own_tensors,
             head=head,
@@ -272,7 +273,7 @@ class ModelCache:
     def _prepared(
         self, model: PreTrainedModel, spec: Spec | None, located: "LocatedModel"
     ) -> PreTrainedModel:
-        """Prepare a model in place for an engine, with the choices of an earlier time."""
+        """Prepare a model in place for an engine by `choices`, or new ones; DataError: unfit."""
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
         try:
@@ -297,8 +298,8 @@ class ModelCache:
         return value
 
 
-OF_DRAFT = {TARGET[field].name: setting.name for field, setting in DRAFT.items()}
-"""Option of the target -> the same of the draft model."""
+OF_DRAFT = {TARGET[field].name: f"`{setting.name}`" for field, setting in DRAFT.items()}
+"""Option of the target -> the same of the draft model, as messages name it."""
 
 
 @contextmanager
@@ -307,12 +308,8 @@ def about_draft() -> Iterator[None]:
     try:
         yield
     except SpsError as error:
-        error.args = (replace_fields(str(error), _of_draft),)
+        error.args = (replace_fields(str(error), OF_DRAFT.get),)
         raise
-
-
-def _of_draft(field: str) -> str | None:
-    return f"`{OF_DRAFT[field]}`" if field in OF_DRAFT else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,14 +343,13 @@ class LocatedModel(NamedTuple):
     tokenizer: Any
 
 
-def check_rows(models: Mapping[str, tuple[LocatedModel, PreTrainedModel]]) -> None:
-    """Refuse tokens beyond the rows of a model, where two vocabularies are translated."""
-    for name, (place, model) in models.items():
-        if unused := tokens_beyond(place.tokenizer, logits_width(model)):
-            raise DataError(
-                f"the {name} has no row for the token {unused[0]} ({place.folder}): expected one "
-                "for each, to translate between two vocabularies. Use `drafter` ngram"
-            )
+def check_rows(name: str, located: LocatedModel, model: PreTrainedModel) -> None:
+    """Raise DataError for special tokens beyond the rows of a model, called `name` in messages."""
+    if unused := tokens_beyond(located.tokenizer, logits_width(model)):
+        raise DataError(
+            f"the {name} has no row for the token {unused[0]} ({located.folder}): expected one "
+            "for each, to translate between two vocabularies. Use `drafter` ngram"
+        )
 
 
 def plain_config(folder: Path) -> bool:
@@ -362,23 +358,20 @@ def plain_config(folder: Path) -> bool:
 
 
 def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
-    """Yield warnings about the models of a cell; none about random ones, or an engine's elsewhere.
+    """Yield warnings about the models of a cell: where weights come from, what is ignored or slow.
 
-    Args:
-        chat: the sampling that the target names itself is applied, but for what changes its probs.
+    None about random models, or an engine's elsewhere. With `chat` the sampling that the target
+    names is applied, so that it is not ignored. `loaded`: a `Loaded`.
     """
     if cell.random or cell.elsewhere or loaded.folder is None:
         return
     target, draft = loaded.target, loaded.draft
     for name, model in zip(("target", "draft model"), loaded.models, strict=False):
         if (before := original_format(model.config.name_or_path)) is not None:
-            kept = format_of(model) == BLOCKS
             blocks = blocks_in_words(model.config.name_or_path)
-            yield f"the {name}'s weights are " + (
-                f"the blocks of {before} as they are: {blocks}"
-                if kept
-                else f"dequantised from {before}"
-            )
+            as_stored = f"the blocks of {before} as they are: {blocks}"
+            how = as_stored if format_of(model) == BLOCKS else f"dequantised from {before}"
+            yield f"the {name}'s weights are {how}"
     if draft is not None:
         yield from draft_warnings(target, draft)
     if loaded.vocabularies is not None:
@@ -410,7 +403,7 @@ def _list_ignored(settings: Mapping[str, Any]) -> str:
 
 
 def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[str]:
-    """Return warnings about a draft model that is less useful than it looks."""
+    """Yield a warning for a draft model of the target's size or more, and for a shorter context."""
     sizes = [model.num_parameters() for model in (target, draft)]
     if sizes[1] >= sizes[0]:
         yield (
@@ -427,7 +420,7 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
 
 
 def stop_warnings(cell: Cell, tokenizer: Any) -> Iterator[str]:
-    """Yield a line for each stop string at which no text of a cell ends."""
+    """Yield a line for each stop string that has a special token, so that no text may end at it."""
     special = special_tokens(tokenizer) if cell.stop else {}
     for stop in cell.stop:
         name = next((name for name in special if name and name in stop), None)

@@ -6,13 +6,12 @@ time, memory and output.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.checkpoints.config import NEUTRAL, expand_path, read_object
+from spsbench.checkpoints.config import NEUTRAL, TOKENIZER_LIMIT, expand_path, read_object
 from spsbench.errors import DataError
 from spsbench.hardware.child import Child
 from spsbench.models.folder import is_bundled_name, locate
@@ -51,7 +50,6 @@ def answer(task):
     return {"text": texts[0]} if len(texts[0]) <= task["limit"] else {"error": "too much text"}
 """)
 
-_LIMIT = 200 << 20  # bytes of a tokenizer's configuration
 
 _FILES = ("chat_template.jinja", "tokenizer_config.json")  # those that tokenizers read
 
@@ -61,7 +59,7 @@ LIMIT = 1 << 20  # bytes of the file
 
 
 def has_template(ref: ModelSpec, access: Access) -> bool:
-    """Return whether the tokenizer of a model brings a chat template.
+    """Return whether the tokenizer of a model brings a chat template; a served model's never does.
 
     Of a model at the hub, the small files that would tell are fetched or found in the cache.
     """
@@ -70,16 +68,17 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
         return False
     if not ref.random and named_gguf(ref.id) and path.is_file():
         return bool(read_header(path).values.get("tokenizer.chat_template"))
-    return any(map(_tells, fetch_files(ref, _FILES, access)))
-
-
-def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
-    """Return `has_template` under this access, with its answers cached."""
-    return cache(partial(has_template, access=access))
+    return any(
+        file.suffix == ".jinja" or read_object(file, TOKENIZER_LIMIT).get("chat_template")
+        for file in fetch_files(ref, _FILES, access)
+    )
 
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
-    """Return the sampling in a model's generation config, as the file has it, by option."""
+    """Return option -> value of the sampling in a model's generation config, or its GGUF file.
+
+    Values without effect are left out; temperature 0 where the file says not to sample.
+    """
     path = expand_path(ref.id)
     files = fetch_files(ref, (GENERATION,), access)
     values = read_object(files[0], LIMIT) if files else {}
@@ -95,13 +94,8 @@ def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     return {name: values[name] for name in WARP if values.get(name) is not None} | sampling
 
 
-def sampling_lookup(access: Access) -> Callable[[ModelSpec], dict[str, Any]]:
-    """Return `own_sampling` under this access, reading each model's file once."""
-    return cache(partial(own_sampling, access=access))
-
-
 def fetch_files(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]:
-    """Return some small files of a model, those that exist; none for GGUF and random weights.
+    """Return those of a model's small files `names` that exist; [] for GGUF and random weights.
 
     Files of a model at the hub are fetched or found in the cache.
     """
@@ -114,12 +108,8 @@ def fetch_files(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Pa
     return _at_hub(ref, names, access.offline)
 
 
-def _tells(path: Path) -> bool:
-    return path.suffix == ".jinja" or bool(read_object(path, _LIMIT).get("chat_template"))
-
-
 def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
-    """Return the paths of those of `names` that the hub, or offline its cache, has."""
+    """Return the paths of those of `names` that the hub, or offline its cache, gives; no error."""
     from huggingface_hub import hf_hub_download
 
     files = []
@@ -140,27 +130,33 @@ class ChatPiece(NamedTuple):
     plain: bool  # words of the user that look like a control token
 
 
-def render_spans(
-    template: str,
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return name -> id of the tokens that have no text; none of a tokenizer that is not here."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {token.content: index for index, token in added.items() if token.special}
+
+
+def render_chat(
+    tokenizer: Any,
     messages: Sequence[Mapping[str, object]],
-    names: Mapping[str, Any],
-    controls: Sequence[str],
     instead: str,
     clock: datetime | None = None,
+    tools: Sequence[Any] = (),
     *,
     opens_answer: bool = True,
 ) -> list[ChatPiece]:
-    """Render the chat to text, cut where the messages contain one of `controls`.
+    """Render a chat by the tokenizer's template, cut where messages name a special token.
 
     Marks of thoughts in the model's own messages stay as they are: templates look for them.
+    DataError: the template fails, or leaves out words of a message.
 
     Args:
-        names: the special tokens a template may write, such as `bos_token`, and `tools`.
-        instead: what a user can do where the template fails.
+        instead: what a user can do then.
         clock: the time given to the template; None: now.
+        tools: schemas of functions, which the template may write.
         opens_answer: whether the text ends where an answer begins.
     """
-    marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
+    marks = {f"\ue000{secrets.token_hex(8)}\ue001": x for x in special_tokens(tokenizer) if x}
     visible = {mark: control for mark, control in marks.items() if not is_mark(control)}
     marked = [
         {
@@ -170,10 +166,15 @@ def render_spans(
         for message in messages
     ]
 
-    def write(chat: list[Any]) -> str:
-        return _run(template, chat, names, instead, clock, opens_answer)
-
-    text = _with_all_words(write, marked, instead)
+    names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
+    task = {
+        "template": tokenizer.get_chat_template(),
+        "names": names | ({"tools": list(tools)} if tools else {}),
+        "limit": RENDERED_LIMIT,
+        "open": opens_answer,
+        "clock": clock and clock.isoformat(),
+    }
+    text = _with_all_words(task, marked, instead)
     spans = []
     while hits := [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]:
         at, mark = min(hits)
@@ -182,11 +183,10 @@ def render_spans(
     return [span for span in (*spans, ChatPiece(text, False)) if span.text]
 
 
-def _with_all_words(write: Callable[[list[Any]], str], messages: list[Any], instead: str) -> str:
-    """Return the chat that `write` renders; a template that reads parts of content is given parts.
+def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) -> str:
+    """Return the text of a chat with all its words; DataError: the template fails or lacks some.
 
-    Raises:
-        DataError: the template fails, or leaves out words of a message; `instead` says what to do.
+    A template that reads parts of content is given parts. `task`: what `_run` takes, but messages.
     """
     parts = [
         {**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m
@@ -195,7 +195,7 @@ def _with_all_words(write: Callable[[list[Any]], str], messages: list[Any], inst
     faults = []
     for chat in (messages, parts):
         try:
-            text = write(chat)
+            text = _run({**task, "messages": chat}, instead)
         except DataError as error:
             faults.append(error)
             continue
@@ -231,7 +231,7 @@ def _absent_message(text: str, messages: list[Any]) -> int | None:
 
 
 def _mark(value: object, marks: Mapping[str, str]) -> object:
-    """Return a value of a message with marks for the control tokens in its texts."""
+    """Return a message's value, its texts with the control tokens replaced by their `marks`."""
     if isinstance(value, list):
         return [_mark(part, marks) for part in value]
     if isinstance(value, Mapping):
@@ -242,25 +242,9 @@ def _mark(value: object, marks: Mapping[str, str]) -> object:
     return value
 
 
-def _run(
-    template: str,
-    messages: list[dict[str, object]],
-    names: Mapping[str, Any],
-    instead: str,
-    clock: datetime | None,
-    opens_answer: bool,
-) -> str:
+def _run(task: Mapping[str, Any], instead: str) -> str:
     """Return the text that a process of its own renders; DataError: the template fails."""
-    task = {
-        "template": template,
-        "messages": messages,
-        "names": dict(names),
-        "limit": RENDERED_LIMIT,
-        "open": opens_answer,
-        "clock": clock and clock.isoformat(),
-    }
-    step = "filling the chat template, in a process of its own"
-    answer = _child.ask(task, _CPU_SECONDS, step)
+    answer = _child.ask(task, _CPU_SECONDS, "filling the chat template, in a process of its own")
     if "text" in answer:
         return str(answer["text"])
     why = answer.get("error", "it gave no text")

@@ -24,7 +24,7 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """List the devices of this machine, the CPU first."""
+    """Return the devices of this machine that can be used, the CPU first, then GPUs by number."""
     total, free = ram()
     usable = [Device("cpu", "CPU", total, free)]
     if torch.cuda.is_available():
@@ -83,8 +83,7 @@ def card_of(device: str) -> str | None:
 
 def free_bytes(device: torch.device) -> int:
     """Return the free memory on `device`; 0 when it is unknown."""
-    free_by_name = {str(entry.name): entry.free for entry in devices()}
-    return free_by_name.get(str(device), 0)
+    return next((usable.free for usable in devices() if usable.name == str(device)), 0)
 
 
 log = logging.getLogger(__name__)
@@ -100,7 +99,10 @@ def check_dtype(dtype: str) -> None:
 
 
 def choose_dtype(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
-    """Resolve `dtype`: `auto` is float32 on a CPU, else the dtype of most weights."""
+    """Return torch's `dtype`: `auto` is float32 on a CPU, else that of most weights in `files`.
+
+    bfloat16 where no header tells, as of pickles.
+    """
     if dtype == "auto" and place.type == "cpu":
         dtype = "float32"
     if dtype == "auto":

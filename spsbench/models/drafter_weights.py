@@ -35,12 +35,12 @@ def load_head(
     overrides: Mapping[str, Any],
     target: tuple[str, Mapping[str, Any]],
 ) -> Head:
-    """Load the head that `spec` names; no tokenizer is asked for.
+    """Load the head that `spec` names, its tensors on its device; SpsError: unusable for `drafter`.
 
     Args:
         spec: folder or hub id, device and dtype.
         access: as for models.
-        drafter: that is to read it.
+        drafter: name of the one that is to read it.
         overrides: arguments of that drafter, which resolve what the files leave open.
         target: name and config of the target.
     """
@@ -95,7 +95,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
 
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
-    """Return the folder that `spec` names; UsageError: with an adapter or random weights."""
+    """Return the folder of `what` that `spec` names; UsageError: with adapter or random weights."""
     check_dtype(spec.dtype)
     if spec.adapter:
         raise UsageError(
@@ -110,7 +110,7 @@ def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
 
 
 def _place(spec: ModelSpec, files: Sequence[Path]) -> tuple[torch.device, torch.dtype]:
-    """Return the device and dtype of the weights in `files`."""
+    """Return device and dtype of `spec` for the weights in `files`; warn where memory is short."""
     device = find_device(spec.device)
     number = choose_dtype(spec.dtype, device, files)
     warn_of_memory(files, number, device)

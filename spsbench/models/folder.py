@@ -10,6 +10,7 @@ from typing import Any
 
 from spsbench.checkpoints.adapters import read_adapters
 from spsbench.checkpoints.config import (
+    TOKENIZER_LIMIT,
     check_config,
     embedding_and_layers,
     expand_path,
@@ -32,17 +33,10 @@ from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
 NUMBERS = ("F64", "F32", "F16", "BF16")
 """Types of weights that mean the numbers that they hold."""
-TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
-_TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "merges.txt",
-    "tokenizer_config.json",
-)
+_TOKENIZERS = """
+tokenizer.json tokenizer.model vocab.json vocab.txt spiece.model sentencepiece.bpe.model merges.txt
+tokenizer_config.json
+"""
 log = logging.getLogger(__name__)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
@@ -50,15 +44,18 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def local_folder(name: str) -> Path | None:
-    """Return the folder of a bundled model or of a path; None for a model at a hub."""
-    return _bundled_folder(name) or _local(name)
+    """Return the folder of a bundled model, of a path or of a GGUF file; None: at a hub, if at all.
+
+    A GGUF file is unpacked. SpsError: a path or a bundled model that cannot be used.
+    """
+    return bundled_folder(name) or _local(name)
 
 
 def locate(ref: ModelSpec, access: Access) -> Path:
     """Return a model's folder: bundled, a path, a GGUF file's or from the hub; SpsError: none.
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
-    cache, once.
+    cache, once. Refused are a revision of a local folder, and remote code at no fixed commit.
     """
     local = local_folder(ref.id)
     if local is not None:
@@ -90,29 +87,24 @@ def is_bundled_name(name: str) -> bool:
     return name in BUNDLED or name in FETCHED
 
 
-def _bundled_folder(name: str) -> Path | None:
-    """Return a bundled model's folder, None for another name; MissingError: its weights lack."""
-    if name in FETCHED:
-        folder = fetched_folder(name)
-        if not (folder / "config.json").is_file():
-            raise MissingError(
-                f"{name} is not fetched ({folder}): expected it in the cache. "
-                f"Run `sps models fetch {name}`"
-            )
+def bundled_folder(name: str) -> Path | None:
+    """Return a bundled or fetched model's folder, None for another name; MissingError: not here."""
+    folder = fetched_folder(name) if name in FETCHED else BUNDLED.get(name)
+    if folder is None or (folder / "config.json").is_file():
         return folder
-    if name not in BUNDLED:
-        return None
-    folder = BUNDLED[name]
-    if not (folder / "config.json").is_file():
+    if name in FETCHED:
         raise MissingError(
-            f"the bundled model {name} is not installed ({folder}): expected its weights in the "
-            "package. Install spsbench again"
+            f"{name} is not fetched ({folder}): expected it in the cache. "
+            f"Run `sps models fetch {name}`"
         )
-    return folder
+    raise MissingError(
+        f"the bundled model {name} is not installed ({folder}): expected its weights in the "
+        "package. Install spsbench again"
+    )
 
 
 def _local(name: str) -> Path | None:
-    """Return a folder, or an unpacked GGUF file's; None: neither. SpsError: unusable."""
+    """Return the folder at a path, or of its GGUF file; None: nothing there. SpsError: unusable."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
     path = expand_path(name)
@@ -152,9 +144,9 @@ def _no_such(name: str) -> MissingError:
 
 
 def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
-    """Check what can be known of the model `ref` unloaded; DataError, MissingError: it is unusable.
+    """Check config, adapters, weights' headers and tokenizer of `ref` without reading a tensor.
 
-    It allocates nothing large.
+    Safetensors that are not read are named in a note. DataError, MissingError: it is unusable.
     """
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise DataError(
@@ -176,11 +168,11 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
         check_shapes(config, headers, folder)
         _name_unread(files, folder)
     # Four bits a number is the tightest packing there is; what is missing would be made up.
-    held = 2 * sum(path.stat().st_size for path in files)
-    if embedding_and_layers(config) > held:
+    largest = 2 * sum(path.stat().st_size for path in files)
+    if embedding_and_layers(config) > largest:
         raise DataError(
             f"config.json describes {embedding_and_layers(config):.3g} numbers or more ({folder}): "
-            f"expected at most {held:.3g} in such weight files. Fetch the model again"
+            f"expected at most {largest:.3g} in such weight files. Fetch the model again"
         )
     _check_tokenizer(folder)
 
@@ -197,7 +189,10 @@ def _name_unread(files: Sequence[Path], folder: Path) -> None:
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Refuse integers and 8-bit floats without scales, which would be read as noise."""
+    """Raise DataError for floats of 8 bits or less, or integers in a weight: read as noise.
+
+    A config that says how its weights are quantised passes whatever they are.
+    """
     if any(part.get("quantization_config") for part in (config, config.get("text_config") or {})):
         return
     for name, header in headers.items():
@@ -212,7 +207,10 @@ def check_numbers(
 def check_shapes(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Refuse weights whose embeddings have another shape than that of config.json."""
+    """Raise DataError for embeddings of another shape than that of config.json.
+
+    Not checked are quantised models, parts of larger ones, and sizes or embeddings not named so.
+    """
     if config.get("quantization_config") or "text_config" in config:
         return
     widths = [config.get(key) for key in ("word_embed_proj_dim", "hidden_size", "n_embd")]
@@ -227,10 +225,13 @@ def check_shapes(
 
 
 def _check_tokenizer(folder: Path) -> None:
-    """Check the tokenizer's files; MissingError: none, or unreadable. DataError: a huge one."""
-    there = [path for name in _TOKENIZERS if (path := folder / name).is_file()]
-    pieces = [path for path in there if path.suffix == ".model"]
-    is_alone = not {"tokenizer.json", "vocab.json", "vocab.txt"} & {path.name for path in there}
+    """Check that there are tokenizer files, none of them huge or a pointer of Git LFS (DataError).
+
+    MissingError: none, or SentencePiece's alone without the package that reads it.
+    """
+    paths = [path for name in _TOKENIZERS.split() if (path := folder / name).is_file()]
+    pieces = [path for path in paths if path.suffix == ".model"]
+    is_alone = not {"tokenizer.json", "vocab.json", "vocab.txt"} & {path.name for path in paths}
     if pieces and is_alone and find_spec("sentencepiece") is None:
         with pieces[0].open("rb") as file:
             if file.read(1) == b"\n":  # a message of protobuf begins so; tiktoken writes text
@@ -238,13 +239,13 @@ def _check_tokenizer(folder: Path) -> None:
                     f"{pieces[0].name} alone ({folder}): expected tokenizer.json, or sentencepiece "
                     "to read it. Run pip install sentencepiece protobuf"
                 )
-    there += folder.glob("*.tiktoken")
-    if not there:
+    paths += folder.glob("*.tiktoken")
+    if not paths:
         raise MissingError(
             f"no tokenizer ({folder}): expected tokenizer.json or the like. "
             "Copy the tokenizer files next to the weights"
         )
-    for path in there:
+    for path in paths:
         refuse_pointer(path)
         size = path.stat().st_size
         if size > TOKENIZER_LIMIT:

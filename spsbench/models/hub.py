@@ -37,30 +37,24 @@ log = logging.getLogger(__name__)
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
 _before: dict[str, str | None] = {}  # variables that this process has set -> what they were
 
-_TEXTS = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.j*",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-)
+_TEXTS = """
+config.json generation_config.json tokenizer* special_tokens_map.json added_tokens.json
+chat_template.j* vocab* merges.txt *.model *.tiktoken
+"""
 
 _SPARE = 1.05  # free disk wanted for each byte to come
 _TIMEOUT = 10.0  # seconds for one answer of a hub that answered the probe
 
 
 def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
-    """Return the local snapshot folder of a hub id; missing files are downloaded unless offline."""
+    """Return the local snapshot folder of a hub id; missing files are downloaded unless offline.
+
+    A hub that does not answer leaves what is cached. SpsError: nothing whole, or a failed download.
+    """
     quiet_libraries()
     offline = access.offline or why_offline("HF_HUB_OFFLINE") is not None
     if offline or not reachable():
-        if "huggingface_hub" not in sys.modules:
-            go_offline()
+        go_offline()
         return _cached_snapshot(ref, access, offline)
     try:
         return _download(ref, access)
@@ -98,7 +92,7 @@ def _cached_snapshot(ref: ModelSpec, access: Access, offline: bool) -> Path:
 
 
 def cached_file(repository: str, file: str, revision: str | None = None) -> Path | None:
-    """Return the path of a data set's file in the hub's cache, else None."""
+    """Return the path of a data set's `file` in the hub's cache; None: it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
@@ -108,8 +102,7 @@ def cached_file(repository: str, file: str, revision: str | None = None) -> Path
 def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
     """Return the path of a data set's file, from the hub's cache or else from the hub.
 
-    Raises:
-        UnavailableError: not cached, and offline or unreachable. SpsError: a failed download.
+    UnavailableError: not cached, and offline or unreachable. SpsError: a failed download.
     """
     from huggingface_hub import hf_hub_download
 
@@ -131,12 +124,9 @@ def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
 
 def hub_address() -> str:
     """Return the address of the hub without any user name or password in it."""
-    parts = urllib.parse.urlsplit(_address())
+    address = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    parts = urllib.parse.urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _address() -> str:
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
 def reachable(timeout: float = 3.0) -> bool:
@@ -170,15 +160,10 @@ def reachable(timeout: float = 3.0) -> bool:
     return answered.is_set()
 
 
-def offline_switch(*names: str) -> str | None:
-    """Return the first of the variables `names` that is on, as huggingface_hub reads them."""
-    return next((name for name in names if name not in _before and _is_on(name)), None)
-
-
 def why_offline(*names: str) -> str | None:
-    """Return why this process is offline: one of the variables `names`, or a failed look."""
-    if (switch := offline_switch(*names)) is not None:
-        return f"{switch} is set"
+    """Return why this process is offline: one of the variables `names`, or by itself; else None."""
+    if switches := [name for name in names if name not in _before and _is_on(name)]:
+        return f"{switches[0]} is set"
     if not _before:
         return None
     return "the hub cannot be reached" if hub_address() in _silent else "offline mode is on"
@@ -200,23 +185,12 @@ def quiet_libraries() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def environment_is_read() -> bool:
-    """Return whether the libraries have read their environment variables already."""
-    return "huggingface_hub.constants" in sys.modules
-
-
 def go_offline() -> None:
-    """Keep the Hugging Face libraries from the network; SpsError: they were imported before."""
+    """Keep the Hugging Face libraries from the network, if they have not read the environment."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        if not _is_on(name):
+        if "huggingface_hub.constants" not in sys.modules and not _is_on(name):
             _before[name] = os.environ.get(name)
             os.environ[name] = "1"
-    constants = sys.modules.get("huggingface_hub.constants")
-    if constants is not None and not constants.HF_HUB_OFFLINE:
-        raise SpsError(
-            "huggingface_hub was imported before offline mode was set: expected the other order. "
-            "Set HF_HUB_OFFLINE=1 before starting"
-        )
 
 
 def cache_folder() -> Path:
@@ -227,7 +201,10 @@ def cache_folder() -> Path:
 
 
 def _download(ref: ModelSpec, access: Access) -> Path:
-    """Download what the snapshot of `ref` lacks; return its folder. DataError: no config.json."""
+    """Download what the snapshot of `ref` lacks, and return its folder.
+
+    DataError: no config.json, or no weights that may be read. Other errors are the libraries'.
+    """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     api, address = HfApi(), hub_address()
@@ -244,7 +221,7 @@ def _download(ref: ModelSpec, access: Access) -> Path:
             f"{ref.id} has no config.json ({address}): expected a model for transformers. "
             "Choose its transformers version"
         )
-    file_names = [name for name in sizes if any(fnmatch(name, pattern) for pattern in _TEXTS)]
+    file_names = [name for name in sizes if any(fnmatch(name, x) for x in _TEXTS.split())]
     file_names += [name for name in sizes if ref.trust_remote_code and name.endswith(".py")]
     file_names = [name for name in file_names if "/" not in name]
     file_names += _weights(ref, address, sizes, access, get)
@@ -256,7 +233,7 @@ def _download(ref: ModelSpec, access: Access) -> Path:
     size, cache = sum(sizes[name] for name in missing), cache_folder()
     if missing:
         log.info(f"downloading {ref.id}: {in_words(size)} to {cache}")
-        _check_disk(ref, size, cache)
+        check_disk(f"{ref.id} has", size, cache, "HF_HOME")
     for name in file_names:
         get(name)
     return get("config.json").parent
@@ -265,7 +242,11 @@ def _download(ref: ModelSpec, access: Access) -> Path:
 def _weights(
     ref: ModelSpec, address: str, sizes: dict[str, int], access: Access, get: Callable[[str], Path]
 ) -> list[str]:
-    """Return the names of the weight files and their index; DataError: none that may be read."""
+    """Return the names of the weight files to fetch, after their index, which is fetched here.
+
+    The first of: shards, one file, a head's; with `allow_pickle` then pickles. DataError: none.
+    `sizes` are bytes by file of the repository; `get` downloads one.
+    """
     head, pickled_head = HEADS
     families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]
     if access.allow_pickle:
@@ -283,20 +264,24 @@ def _weights(
     )
 
 
-def _check_disk(ref: ModelSpec, size: int, cache: Path) -> None:
-    """Raise unless the cache can be written and its disk has `size` bytes and 5 % free."""
+def check_disk(what: str, size: int, cache: Path, variable: str) -> None:
+    """Make the folder `cache`, and check that its disk has `size` bytes and 5 % free.
+
+    A message begins with `what`, as `gpt2 has`, and names the `variable` for another folder.
+    PermissionDeniedError: the folder cannot be made. OutOfMemoryError: less is free.
+    """
     try:
         cache.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
     except OSError as error:
         raise PermissionDeniedError(
             f"the model cache cannot be written ({cache}): {error.strerror}. "
-            "Set HF_HOME to a folder of yours"
+            f"Set {variable} to a folder of yours"
         ) from error
     if free < size * _SPARE:
         raise OutOfMemoryError(
-            f"{ref.id} has {in_words(size)} ({cache}): expected that and 5 % free on the disk, "
-            f"there are {in_words(free)}. Free some, or set HF_HOME to another disk"
+            f"{what} {in_words(size)} ({cache}): expected that and 5 % free on the disk, there "
+            f"are {in_words(free)}. Free some, or set {variable} to another disk"
         )
 
 
@@ -338,6 +323,6 @@ def _translate_error(error: Exception, ref: ModelSpec, address: str) -> SpsError
 
 
 def short_name_like(name: str) -> str:
-    """Return a sentence that asks for the short name most like a hub id without an owner."""
+    """Return `. Did you mean nano?` for a hub id without an owner; empty: it is like no model."""
     meant = "" if "/" in name else did_you_mean(name, (*BUNDLED, *FETCHED))
     return f".{meant}" if meant else ""

@@ -3,7 +3,7 @@
 import copy
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType
@@ -39,7 +39,7 @@ _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what 
 def load_model(
     folder: Path, spec: ModelSpec, access: Access = Access(), *, mapped: bool = False
 ) -> PreTrainedModel:
-    """Load the model in `folder`: in eval mode, on its device, without gradients.
+    """Load the model in `folder`: in eval mode, on its device, without gradients, adapters merged.
 
     Args:
         folder: one that `check_folder` has passed.
@@ -96,7 +96,10 @@ def load_model(
 
 
 def check_transformers_reads(files: list[Path]) -> None:
-    """Refuse a folder of which transformers would read other tensors than `files` have."""
+    """Raise DataError where transformers would read other tensors: beside shards, or in two files.
+
+    Pickles pass.
+    """
     if files[0].suffix != ".safetensors":
         return
     whole, first = files[0].parent / WHOLE, files[0]
@@ -124,15 +127,16 @@ def plain_class(config: transformers.PreTrainedConfig) -> Any:
 def check_complete(
     info: Mapping[str, Collection[Any]], folder: Path, model: PreTrainedModel | None = None
 ) -> None:
-    """Refuse a model with tensors that transformers had to initialise, or would leave out.
+    """Raise DataError for tensors that are missing, have another shape, or would be left out.
 
     A tensor is left out where it belongs to a module that computes without it, or to a layer beyond
-    those of config.json. Others that are not used are named, and all of packed weights.
+    those of config.json. Other unused ones are counted in a note, as are all of a model with packed
+    weights or layers that draft.
 
     Args:
         info: transformers' loading info.
         folder: for the message.
-        model: the one loaded; None: tensors that are not used are checked elsewhere.
+        model: the one loaded; None: unused tensors are neither refused nor named.
     """
     todo = "Fetch the model again, or choose its causal version"
     if missing := info.get("missing_keys", ()):
@@ -151,20 +155,20 @@ def check_complete(
     if model is None or not unused:
         return
     names, kind = [name for name, _ in model.named_parameters()], type(model).__name__
-    known = {name.rpartition(".")[0] for name in names} | {LAYER.sub("", name) for name in names}
+    places = {name.rpartition(".")[0] for name in names} | {LAYER.sub("", name) for name in names}
     both = [name for key in unused for name in (key, f"{model.base_model_prefix}.{key}")]
-    own = [name for name in both if {name.rpartition(".")[0], LAYER.sub("", name)} & known]
+    lost = [name for name in both if {name.rpartition(".")[0], LAYER.sub("", name)} & places]
     config = model.config
-    if own and not any(getattr(config, key, None) for key in ("quantization_config", MORE_LAYERS)):
+    if lost and not any(getattr(config, key, None) for key in ("quantization_config", MORE_LAYERS)):
         raise DataError(
-            f"{len(unused)} tensors are not used by config.json, such as {own[0]} ({folder}): "
+            f"{len(unused)} tensors are not used by config.json, such as {lost[0]} ({folder}): "
             f"expected those of {kind} alone. Correct config.json"
         )
     log.info(f"note: {kind} does not use {len(unused)} tensors of {folder}, such as {unused[0]}")
 
 
 def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequence[Path]) -> None:
-    """Refuse tensors of other shapes or layers than those of config.json, before one is read.
+    """Raise DataError for tensors of other shapes or layers than config.json's, before one is read.
 
     Only the headers are read. Names that transformers converts, and tensors outside of the layers
     that are missing or too many, are left to `check_complete` after loading.
@@ -212,11 +216,6 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 LARGEST = 65504.0  # float16's; trained weights stay far below it
 
 
-def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
 def _small(tensor: torch.Tensor) -> bool:
     """Return whether the norm alone proves that all numbers are finite and none too large."""
     if tensor.device.type != "cpu":  # where each look waits
@@ -226,19 +225,20 @@ def _small(tensor: torch.Tensor) -> bool:
 
 @torch.inference_mode()
 def check_sound(model: PreTrainedModel, folder: Path) -> None:
-    """Refuse a model with NaN or infinite weights, or with numbers beyond any training.
+    """Raise DataError for a model with NaN or infinite numbers, or a weight above `LARGEST`.
 
-    Buffers may hold any finite number: some are masks.
+    Buffers may hold any finite number: some are masks. Of a shared model this rank's part is read.
     """
     learned = {name for name, _ in model.named_parameters()}
-    tensors = {
-        name: tensor
-        for name, tensor in ((name, local_part(t)) for name, t in _tensors(model))
-        if tensor.dtype in _FLOATS and tensor.numel()
-    }
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
     # No number is larger than their norm, which is read faster: mostly that suffices. Else the
     # extremes, which are finite if and only if all numbers are. Neither needs a copy of a tensor.
-    tensors = {name: tensor for name, tensor in tensors.items() if not _small(tensor)}
+    tensors = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.dtype in _FLOATS and tensor.numel() and not _small(tensor)
+    }
     bounds = [torch.stack(torch.aminmax(tensor)).double().cpu() for tensor in tensors.values()]
     for name, bound in zip(tensors, bounds, strict=True):
         if not bool(bound.isfinite().all()):
@@ -260,6 +260,8 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
 def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedModel:
     """Load this rank's share of the model in `folder`, while the other ranks load theirs.
 
+    UsageError: this process is alone, or a device that ranks cannot share.
+
     Args:
         folder: one that `check_folder` has passed; the other ranks must see it under this name.
         spec, access: as for `load_model`; the spec says how many ranks there are.
@@ -276,19 +278,16 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
 def own_device(device: str) -> str:
     """Return this rank's device: transformers uses accelerators for a shared model if it sees any.
 
-    Raises:
-        UsageError: another device is asked for.
+    UsageError: `device` is neither that kind nor `auto`.
     """
-    there = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in (there, "auto"):
-        hint = (
-            "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if device == "cpu" else "Leave it"
-        )
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in (kind, "auto"):
+        hide = "Hide the accelerators with CUDA_VISIBLE_DEVICES="
         raise UsageError(
-            f"`device` {device} with several ranks: expected {there}, on which ranks share a model "
-            f"here. {hint.rstrip()}"
+            f"`device` {device} with several ranks: expected {kind}, on which ranks share a model "
+            f"here. {hide if device == 'cpu' else 'Leave it'}"
         )
-    return f"cuda:{ranks().local}" if there == "cuda" else there
+    return f"cuda:{ranks().local}" if kind == "cuda" else kind
 
 
 # Tensors that are read on access, and widened piece by piece. transformers keeps a checkpoint
@@ -345,7 +344,7 @@ class LazyTensor:
 
 
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
-    """Return every tensor of the safetensors `files` by name; `mapped`: as parts of them.
+    """Return the unread tensors of the safetensors `files` by name; `mapped`: as parts of them.
 
     An index decides between copies of a tensor in several files.
     """
@@ -362,7 +361,7 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
 
 @torch.no_grad()
 def materialise(model: nn.Module) -> None:
-    """Copy the tensors of `model` that are still parts of a file, which may change."""
+    """Copy, in place, the tensors of `model` that are still parts of a file, which may change."""
     for tensor in (*model.parameters(), *model.buffers()):
         # A rank's share is a copy already, and has no address to ask for.
         plain = type(tensor.data) is Tensor and tensor.layout == torch.strided

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, partial
@@ -15,8 +14,14 @@ from spsbench.hardware.environment import bound_spinning, variable_errors
 from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognise_head
 from spsbench.models import hub
-from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.folder import check_folder, is_bundled_name, local_folder, locate
+from spsbench.models.chat import has_template, own_sampling
+from spsbench.models.folder import (
+    check_folder,
+    is_bundled_name,
+    is_hub_id,
+    local_folder,
+    locate,
+)
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, CellRequest, Configuration
@@ -29,7 +34,9 @@ from spsbench.settings.models import CHECKPOINT, ModelFacts, ModelSpec
 def facts_of(access: Access) -> ModelFacts:
     """Return what files say of models under this access, each asked once."""
     return ModelFacts(
-        template_lookup(access), sampling_lookup(access), cache(partial(family_at, access=access))
+        cache(partial(has_template, access=access)),
+        cache(partial(own_sampling, access=access)),
+        cache(partial(family_at, access=access)),
     )
 
 
@@ -53,13 +60,13 @@ def _drafting(cell: Configuration) -> str:
 
 
 def heads_in(drafts: Iterable[str], revision: str | None, facts: ModelFacts) -> dict[str, str]:
-    """Return the drafters of those `drafts` that are heads."""
+    """Return draft -> drafter of those `drafts` that are heads; `revision` is that of hub ids."""
     models = {draft: ModelSpec(draft, revision) for draft in drafts if not draft.startswith(SELF)}
     return {draft: name for draft, model in models.items() if (name := facts.family(model))}
 
 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
-    """Return the drafter of a head, whose files are downloaded if needed; None for others.
+    """Return the name of the drafter of a head, downloaded if needed; None: it is no head.
 
     None also if the files cannot be found: loading reports that error.
     """
@@ -73,7 +80,10 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
 
 
 def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
-    """Check local heads against their targets, before torch is imported."""
+    """Check local heads for the drafters that read them, by their files; DataError: unusable.
+
+    Heads at the hub are checked when they are loaded.
+    """
     seen = set()
     for cell in cells:
         target, draft, drafter = cell.target, cell.draft, head_part(cell.drafter)
@@ -95,10 +105,10 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
 
 
 def check_ranks(models: Iterable[ModelSpec]) -> None:
-    """Join the ranks that share a model, or refuse where they are not there.
+    """Join the ranks that share a model, if one of `models` is shared.
 
-    Args:
-        models: models of all cells.
+    UsageError: another number of ranks than a model's, or its weights are no checkpoint.
+    DataError: sizes of a local model that the ranks do not divide.
     """
     shared, size = [model for model in models if model.ranks > 1], ranks().size
     if other := next((model for model in shared if model.weights != CHECKPOINT), None):
@@ -125,7 +135,6 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-HUB_ID = re.compile(r"\w[\w.-]*+(/[\w.-]++)?", re.ASCII)
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
@@ -142,14 +151,11 @@ def prepare_access(requests: Sequence[CellRequest], access: Access, hub: bool = 
     """Check the environment and the local folders, and decide between online and offline.
 
     The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
-    folder is then reported before seconds of imports.
-
-    Args:
-        hub: whether data may come from the hub.
+    folder is then reported before seconds of imports. Ranks that share a model are joined. `hub`:
+    whether data may come from the hub.
     """
     models = [model for request in requests for model in request.models]
-    check_variables()
-    check_shadowed_packages()
+    check_environment()
     check_local(checkpoints(requests), access)
     check_ranks(models)
     check_heads(requests, access)
@@ -157,25 +163,21 @@ def prepare_access(requests: Sequence[CellRequest], access: Access, hub: bool = 
 
 
 def checkpoints(cells: Iterable[CellRequest]) -> list[ModelSpec]:
-    """Return the models whose folders contain language models.
+    """Return the language models with weights in `cells`, each once: targets, and drafts of ours.
 
     The folder of another package's drafter is described only by its plan, which needs torch.
     """
     models = []
     for cell in cells:
-        models += [cell.target]
-        if cell.elsewhere:
-            continue
-        drafter = cell.drafter
-        if cell.draft is None or head_part(drafter) is not None:
-            continue
-        if is_ours("drafters", drafter):
-            models += [cell.draft]
+        models.append(cell.target)
+        draft = None if cell.elsewhere or head_part(cell.drafter) is not None else cell.draft
+        if draft is not None and is_ours("drafters", cell.drafter):
+            models.append(draft)
     return [model for model in dict.fromkeys(models) if not (model.random or model.served)]
 
 
 def check_local(models: Iterable[ModelSpec], access: Access) -> None:
-    """Check the folders among `models`."""
+    """Check the folders and GGUF files among `models`; SpsError: one is unusable, or not here."""
     for model in models:
         if named_gguf(model.id) and expand_path(model.id).is_file():
             read_header(expand_path(model.id))  # unpacking needs the libraries
@@ -184,7 +186,7 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
 
 
 def decide(access: Access, needs_hub: bool) -> None:
-    """Stay online only if the hub is needed and answers.
+    """Set the libraries offline, unless the hub is needed, may be asked, and answers.
 
     If the hub's library is already imported, as in a notebook, HF_HUB_OFFLINE has no effect;
     `hub.fetch_snapshot` then follows `offline` itself.
@@ -195,26 +197,25 @@ def decide(access: Access, needs_hub: bool) -> None:
         log.info(
             f"the hub cannot be reached ({hub.hub_address()}): only what is cached can be used"
         )
-    if not hub.environment_is_read():
-        hub.go_offline()
+    hub.go_offline()
 
 
 def on_hub(ref: ModelSpec) -> bool:
     """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
     is_path = os.path.exists(expand_path(ref.id))  # False for an invalid name
     ours = is_bundled_name(ref.id) or named_gguf(ref.id) or ref.served
-    return not ours and bool(HUB_ID.fullmatch(ref.id)) and not is_path
+    return not ours and is_hub_id(ref.id) and not is_path
 
 
-def check_variables() -> None:
-    """Check variables that would break the libraries or slow them down."""
+def check_environment() -> None:
+    """Bound how long threads spin, and check what torch and transformers would fail at.
+
+    SpsError: a variable has a value that breaks them. MissingError: one is not installed.
+    DataError: a file such as torch.py hides it.
+    """
     bound_spinning()
     for error in variable_errors():
         raise error
-
-
-def check_shadowed_packages() -> None:
-    """Raise DataError if a file such as torch.py hides a package, MissingError if there is none."""
     for name in ("torch", "transformers"):
         package = find_spec(name)
         if package is None:

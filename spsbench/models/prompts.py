@@ -23,12 +23,10 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 def prompts_in_batch(prompt: Any) -> list[Any] | None:
     """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
 
-    None: one prompt.
+    None: one prompt, as an empty list is.
     """
     several = isinstance(prompt, list | tuple) and len(prompt) > 0
-    return (
-        list(prompt) if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
-    )
+    return [*prompt] if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
 
 
 def is_chat(prompt: Prompt, chat: bool) -> bool:
@@ -39,9 +37,11 @@ def is_chat(prompt: Prompt, chat: bool) -> bool:
 def ids_of(
     loaded: Any, prompt: Prompt, *, chat: bool, system: str | None
 ) -> list[int] | EnginePrompt:
-    """Return a prompt's tokens, a text's in the template with `chat`; UsageError: an empty prompt.
+    """Return a prompt's tokens, a text's in the template with `chat`.
 
-    An engine that has the models elsewhere is given the text or the messages as well.
+    An engine that has the models elsewhere (`loaded` is an `Outline`) is given the text or the
+    messages as well, and these alone where no tokenizer is here. UsageError: an empty text, or
+    `system` without a chat.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -69,7 +69,10 @@ def ids_of(
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]] | None:
-    """Return `prompt` as messages; None: none in it. PromptError: bytes, mapping, bad messages."""
+    """Return a list with a message in it as messages; None: another list. PromptError: unusable.
+
+    Bytes and mappings are unusable, and messages that `_message` refuses.
+    """
     if isinstance(prompt, (Mapping, bytes)):
         raise PromptError(
             f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
@@ -104,7 +107,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose calls have objects as arguments, as templates read them."""
+    """Return `message`, the JSON texts of its calls' arguments parsed, as templates read them."""
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
@@ -116,7 +119,10 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
 def fit_prompt(
     cell: Cell, loaded: Any, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
-    """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context."""
+    """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context.
+
+    The target's context holds prompt and new tokens. An engine elsewhere checks its own.
+    """
     if cell.elsewhere or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
     context, new_tokens = context_of(loaded.target), cell.max_new_tokens

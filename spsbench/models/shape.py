@@ -7,24 +7,20 @@ time of trained weights; how often a trained draft would be right is not known f
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
+from spsbench.checkpoints.config import DEPTH, HEADS, INNER, SHARED, WIDTH, first_size
 from spsbench.errors import UsageError
 from spsbench.hardware.files import cache_home
 from spsbench.models.third_party import silence
 from spsbench.settings.models import Shape
 
 STEP = 8  # widths of inner layers are multiples of it
-WIDTH = ("hidden_size", "n_embd", "d_model")
-DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads")
-SHARED = ("num_key_value_heads",)
-INNER = ("intermediate_size", "n_inner", "ffn_dim")
 AS_WIDE = ("word_embed_proj_dim",)  # has the width of the layers
 DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
 
@@ -32,8 +28,7 @@ DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
 def shaped_folder(target: Path, shape: Shape) -> Path:
     """Write the configuration of a draft of this shape to the user's cache; return its folder.
 
-    Args:
-        target: folder of the `config.json` whose architecture and vocabulary the draft has.
+    Architecture and vocabulary are those of the `config.json` in the folder `target`.
     """
     with silence():
         config = AutoConfig.from_pretrained(target, local_files_only=True)
@@ -47,12 +42,6 @@ def shaped_folder(target: Path, shape: Shape) -> Path:
     return folder
 
 
-def shape_of(config: Any) -> Shape:
-    """Return the shape in a transformers configuration."""
-    values = text_config(config)
-    return Shape(first_value(values, WIDTH), first_value(values, DEPTH))
-
-
 def text_config(config: Any) -> dict[str, Any]:
     """Return the values of a language model's configuration."""
     values: dict[str, Any] = json.loads(config.get_text_config().to_json_string(use_diff=False))
@@ -60,21 +49,21 @@ def text_config(config: Any) -> dict[str, Any]:
 
 
 def with_shape(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-    """Return a configuration of the same architecture in another shape.
+    """Return a new configuration of the same architecture in another shape.
 
     Head width stays where the model width allows, the ratio of query to key-value heads and the
-    proportion of the inner layer stay, and values listed by layer are extended to the new depth.
+    proportion of the inner layer stay, and values listed by layer are cut or repeated to the new
+    depth. UsageError: `values` name no width, depth or heads.
     """
     config = {name: value for name, value in values.items() if name not in DROPPED}
-    width, depth = first_value(values, WIDTH), first_value(values, DEPTH)
-    heads = first_value(values, HEADS)
+    width, depth, heads = (_size(values, names) for names in (WIDTH, DEPTH, HEADS))
     head_width = values.get("head_dim") or width // heads
     n_heads = next(
         n
         for n in range(max(1, shape.width // head_width), 0, -1)
         if shape.width % n == 0 and shape.width // n % 2 == 0
     )
-    group = heads // next((values[n] for n in SHARED if values.get(n)), heads)
+    group = heads // (first_size(values, SHARED) or heads)
     shared = next(n for n in range(max(1, n_heads // group), 0, -1) if n_heads % n == 0)
     for names, value in (
         (WIDTH, shape.width),
@@ -95,13 +84,11 @@ def with_shape(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     return config
 
 
-def first_value(values: Mapping[str, Any], names: Iterable[str]) -> int:
-    """Return the value of the first of `names` that is a whole number; UsageError: none is."""
-    sizes = (values[name] for name in names if isinstance(values.get(name), int))
-    size: int | None = next(sizes, None)
-    if size is None:
-        raise UsageError(
-            f"a shape of {values.get('model_type')}: expected a configuration with "
-            f"{next(iter(names))}. Choose another target"
-        )
-    return size
+def _size(values: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """Return the value of the first of `names` that is an integer; UsageError: none is."""
+    if size := first_size(values, names):
+        return size
+    raise UsageError(
+        f"a shape of {values.get('model_type')}: expected a configuration with {names[0]}. "
+        "Choose another target"
+    )

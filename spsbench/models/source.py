@@ -15,28 +15,20 @@ from spsbench.checkpoints.config import check_config, expand_path, read_config
 from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError, MissingError
 from spsbench.models.devices import check_dtype, find_device
-from spsbench.models.folder import check_folder, locate
+from spsbench.models.folder import bundled_folder, check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
 from spsbench.models.shape import shaped_folder
 from spsbench.models.third_party import open_config, silence, translate_errors
 from spsbench.models.tokenizers import IdTokenizer, load_tokenizer
 from spsbench.settings.execution import Access
-from spsbench.settings.models import (
-    BLOCKS,
-    BUNDLED,
-    FETCHED,
-    SHAPE,
-    ModelSpec,
-    fetched_folder,
-    parse_shape,
-)
+from spsbench.settings.models import BLOCKS, SHAPE, ModelSpec, parse_shape
 
 log = logging.getLogger(__name__)
 
 
 def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "ModelSource":
-    """Return the source of a model; `seed` is that of random weights."""
+    """Return the source of a model, whose name and engine it lacks; `seed`: of random weights."""
     how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
     return ModelSource(how, access, seed if spec.random else 0)
 
@@ -54,7 +46,7 @@ class ModelSource:
     seed: int  # seed of random weights
 
     def locate(self, ref: ModelSpec) -> Path:
-        """Return the model's folder, checked as far as possible without loading."""
+        """Return the folder of the model `ref`, checked without loading; SpsError: unusable."""
         if self.how.random:
             folder = locate_shape(ref, self.access)
             check_config(read_config(folder), folder, trust_remote_code=False)
@@ -86,7 +78,10 @@ class ModelSource:
 
 
 def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """Quantise `model`'s linear layers to `name`, None keeps them; DataError: it has none."""
+    """Quantise `model`'s linear layers to `name` in place, and return it; None keeps them.
+
+    `BLOCKS` gives layers the blocks kept in `folder`. DataError: no such layers, or other blocks.
+    """
     if name == BLOCKS:
         lay_blocks(model, folder)
         return model
@@ -106,9 +101,7 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
     if ref.id.startswith(SHAPE):
         shape, of = parse_shape(ref.id)
         return shaped_folder(locate_shape(replace(ref, id=of or ""), access), shape)
-    path = BUNDLED.get(ref.id) or expand_path(ref.id)
-    if ref.id in FETCHED:
-        path = fetched_folder(ref.id)
+    path = bundled_folder(ref.id) or expand_path(ref.id)
     folder = path.parent if path.name == "config.json" else path
     if (folder / "config.json").is_file():
         return folder
@@ -130,7 +123,10 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
-    """Make a model by its `config.json`, in eval mode; a GPU draws other weights from `seed`."""
+    """Make a model by its `config.json`, of random weights, on its device in eval mode.
+
+    A GPU draws other weights from `seed` than a processor. DataError: no language model.
+    """
     place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)
     if dtype == "auto":

@@ -28,7 +28,10 @@ LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torc
 
 
 def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Return transformers' config of a folder, without the `LEFTOVERS` that would stop it."""
+    """Return transformers' config of a folder, without `LEFTOVERS`; a dtype of torch's stays.
+
+    With `trust_remote_code`, or a `model_type` that transformers lacks, nothing is left out.
+    """
     import torch
     from transformers import CONFIG_MAPPING, AutoConfig
 
@@ -73,8 +76,8 @@ def without_panics() -> Iterator[None]:
     except OSError:  # closed
         yield
         return
-    held = os.memfd_create("stderr")
-    os.dup2(held, 2)
+    buffer = os.memfd_create("stderr")
+    os.dup2(buffer, 2)
     panicked = False
     try:
         yield
@@ -83,15 +86,18 @@ def without_panics() -> Iterator[None]:
         raise
     finally:
         os.dup2(stderr, 2)
-        if not panicked and (size := os.fstat(held).st_size):
-            os.write(2, os.pread(held, size, 0))
+        if not panicked and (size := os.fstat(buffer).st_size):
+            os.write(2, os.pread(buffer, size, 0))
         os.close(stderr)
-        os.close(held)
+        os.close(buffer)
 
 
 @contextmanager
 def translate_errors(what: str, where: Path | str) -> Iterator[None]:
-    """Turn any error inside into an `SpsError` with one line."""
+    """Turn errors inside into OutOfMemoryError or DataError, in one line; ours stay as they are.
+
+    Interrupts pass. `what` at `where` is what cannot be used.
+    """
     try:
         yield
     except SpsError:
@@ -111,7 +117,7 @@ def translate_errors(what: str, where: Path | str) -> Iterator[None]:
 
 
 def _reason(error: BaseException, folder: Path) -> str:
-    """Return a library's message; for a missing key, name the place of the key in the config."""
+    """Return an error's first line; of a KeyError, where a config in `folder` has that key."""
     if not isinstance(error, KeyError) or not error.args:
         return first_line(error)
     key = error.args[0]
@@ -126,7 +132,7 @@ def _reason(error: BaseException, folder: Path) -> str:
 
 
 def _places(values: Any, target: Any, at: str = "") -> Iterator[str]:
-    """Yield the keys under which an object has `target` as a value."""
+    """Yield the paths, as `a.b` below `at`, at which an object has `target` as a value."""
     for key, value in values.items() if isinstance(values, dict) else ():
         here = f"{at}.{key}" if at else str(key)
         if value == target:

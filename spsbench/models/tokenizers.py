@@ -13,14 +13,14 @@ from typing import Any
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
+from spsbench.checkpoints.config import CONFIG_LIMIT, TOKENIZER_LIMIT, read_object
 from spsbench.errors import DataError
-from spsbench.models.chat import ChatPiece, render_spans
+from spsbench.models.chat import render_chat, special_tokens
 from spsbench.models.third_party import open_config, silence, translate_errors, without_panics
 from spsbench.settings.thoughts import is_mark
 from spsbench.tables import read_table
 
-_SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
+REWRITING = ("normalizer", "pre_tokenizer", "decoder")  # sections that may lengthen a text
 NAMES_EOS = ("generation_config.json", "config.json")
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 
@@ -29,9 +29,7 @@ _ADVICE = (
     "family, or use `drafter` ngram"
 )
 
-SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
 MAX_GROWTH = 1000  # times the length of a text
-LIMIT = 200 << 20  # bytes of the file
 _NUMBER = re.compile(r"[0-9]++")
 
 
@@ -56,7 +54,7 @@ class IdTokenizer:
 def load_tokenizer(
     folder: Path, *, trust_remote_code: bool
 ) -> transformers.PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`, never from the network; SpsError: it cannot be read."""
+    """Load the tokenizer in `folder`, never from the network; DataError: it cannot be used."""
     check_growth(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if (folder / "config.json").is_file() and not trust_remote_code:
@@ -67,9 +65,10 @@ def load_tokenizer(
 
 
 def encode_text(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode a prompt, names of special tokens as text; DataError: a NUL, a surrogate, no ids.
+    """Encode a prompt, names of special tokens as text; DataError: it has a NUL or a surrogate.
 
-    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
+    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank: without a
+    BOS token a blank prompt is refused.
     """
     if "\0" in text:
         raise DataError(
@@ -105,16 +104,13 @@ def encode_chat(
 ) -> list[int]:
     """Encode a chat up to the model's answer; DataError: no template, or none for these messages.
 
-    Args:
-        instead: what a user can do where there is no chat.
-        clock: the time given to the template; None: now.
-        tools: schemas of functions, which the template may write.
+    The other arguments are those of `render_chat`.
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
     with translate_errors("the chat template", tokenizer.name_or_path), silence():
         template = tokenizer.get_chat_template()
-        if "tool_calls" not in template and any(map(has_calls, messages)):
+        if "tool_calls" not in template and any(m.get("tool_calls") for m in messages):
             raise DataError(
                 "a message with tool calls: expected none, the model's chat template has no place "
                 "for them. Leave them out"
@@ -140,7 +136,7 @@ def pieces(tokenizer: Any, text: str) -> list[str]:
 
     A tokenizer of the library `tokenizers` finds added tokens first, the longest at each place, and
     treats the text between two of them by itself. One that takes blanks before it, or whole words
-    alone, is found by its surroundings: then a text is one piece.
+    alone, is found by its surroundings: then a text is one piece. An empty text has none.
     """
     borders = _borders(tokenizer)
     starts = [match.start() for match in borders.finditer(text)] if borders else []
@@ -158,38 +154,6 @@ def _borders(tokenizer: Any) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, reversed(names)))) if names else None
 
 
-def render_chat(
-    tokenizer: transformers.PreTrainedTokenizerBase,
-    messages: Sequence[Mapping[str, object]],
-    instead: str,
-    clock: datetime | None = None,
-    tools: Sequence[Any] = (),
-    *,
-    opens_answer: bool = True,
-) -> list[ChatPiece]:
-    """Return a chat as the template writes it; arguments as those of `encode_chat` and `render`."""
-    names: dict[str, Any] = {
-        k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)
-    }
-    if tools:
-        names["tools"] = list(tools)
-    controls, template = list(special_tokens(tokenizer)), tokenizer.get_chat_template()
-    return render_spans(
-        template, messages, names, controls, instead, clock, opens_answer=opens_answer
-    )
-
-
-def has_calls(message: Mapping[str, object]) -> bool:
-    """Return whether a message calls tools."""
-    return bool(message.get("tool_calls"))
-
-
-def special_tokens(tokenizer: Any) -> dict[str, int]:
-    """Return name -> id of the tokens that have no text; none of a tokenizer that is not here."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {token.content: index for index, token in added.items() if token.special}
-
-
 def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
     """Return the ids of special tokens among some stop strings: their names occur in no text."""
     ids = special_tokens(tokenizer) if stops else {}
@@ -197,7 +161,7 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
 
 
 def with_marks(tokenizer: Any) -> Any:
-    """Return what decodes as a tokenizer does, but writes marks of thoughts that are no text.
+    """Return `tokenizer`, or a decoder like it that also writes special tokens that mark thoughts.
 
     Without the special token that ends it, a thought could not be told from the answer.
     """
@@ -254,7 +218,7 @@ def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
 
 
 def check_same_tokens(target_tokenizer: Any, draft_tokenizer: Any) -> None:
-    """Refuse a draft model whose tokens are not the target's."""
+    """Raise DataError for a draft model whose tokens are not the target's, with the difference."""
     if (mismatch := difference(target_tokenizer, draft_tokenizer)) is not None:
         raise DataError(f"{mismatch}. {_ADVICE}")
 
@@ -267,15 +231,21 @@ def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
     """
     if isinstance(target_tokenizer, IdTokenizer) or isinstance(draft_tokenizer, IdTokenizer):
         return None
-    ours, theirs = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
-    if ours != theirs:
-        return _first_difference(ours, theirs)
+    both = target_tokenizer, draft_tokenizer
+    vocabs = [tokenizer.get_vocab() for tokenizer in both]
+    if vocabs[0] != vocabs[1]:
+        index = min(index for _, index in vocabs[0].items() ^ vocabs[1].items())
+        tokens = [next((repr(x[:40]) for x in v if v[x] == index), "nothing") for v in vocabs]
+        return (
+            f"token {index} is {tokens[0]} for the target and {tokens[1]} for the draft "
+            "(tokenizers): expected one vocabulary"
+        )
     for name in _SPECIAL:
-        here, there = getattr(target_tokenizer, name), getattr(draft_tokenizer, name)
-        if here != there:
+        ids = [getattr(tokenizer, name) for tokenizer in both]
+        if ids[0] != ids[1]:
             return (
-                f"{name} is {here} for the target and {there} for the draft (tokenizers): expected "
-                "the same"
+                f"{name} is {ids[0]} for the target and {ids[1]} for the draft (tokenizers): "
+                "expected the same"
             )
     if (section := _other_rules(target_tokenizer, draft_tokenizer)) is not None:
         return (
@@ -285,48 +255,26 @@ def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
     texts = probes(list(target_tokenizer.added_tokens_encoder))
     with translate_errors("the tokenizer", "target or draft"), silence(), without_panics():
         for text in texts:
-            here = target_tokenizer.encode(text, add_special_tokens=False)
-            there = draft_tokenizer.encode(text, add_special_tokens=False)
-            if here != there:
+            ids = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in both]
+            if ids[0] != ids[1]:
                 return (
-                    f"{text[:40]!r} is {here[:8]} for the target and {there[:8]} for the draft "
+                    f"{text[:40]!r} is {ids[0][:8]} for the target and {ids[1][:8]} for the draft "
                     "(tokenizers): expected the same tokens"
                 )
     return None
 
 
-def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
-    """Return a line about the lowest id whose token the two do not share."""
-    here = {index: token for token, index in ours.items()}
-    there = {index: token for token, index in theirs.items()}
-    for index in sorted(here.keys() | there.keys()):
-        if here.get(index) != there.get(index):
-            break
-    return (
-        f"token {index} is {_quote_token(here.get(index))} for the target and "
-        f"{_quote_token(there.get(index))} for the draft (tokenizers): expected one vocabulary"
-    )
-
-
-def _quote_token(token: str | None) -> str:
-    return "nothing" if token is None else repr(token[:40])
-
-
 def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
     """Return the first section in which two tokenizers differ; None: none, or one in Python."""
-    here, there = _rules(target), _rules(draft)
-    if here == there or not here or not there:
+    backends: list[Any] = [getattr(x, "backend_tokenizer", None) for x in (target, draft)]
+    if None in backends:
         return None
-    ours, theirs = json.loads(here), json.loads(there)
-    return next(
-        (section for section in _SECTIONS if ours.get(section) != theirs.get(section)), None
-    )
-
-
-def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the serialised tokenizer; empty for one that is written in Python."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    return "" if backend is None else str(backend.to_str())
+    texts = [backend.to_str() for backend in backends]
+    if texts[0] == texts[1]:
+        return None
+    ours, theirs = map(json.loads, texts)
+    names = ("model", *REWRITING)
+    return next((name for name in names if ours.get(name) != theirs.get(name)), None)
 
 
 def probes(special: list[str]) -> list[str]:
@@ -343,7 +291,8 @@ def probes(special: list[str]) -> list[str]:
 def model_token_count(name: str, rows: int, tokenizer: Any) -> int:
     """Return a model's number of tokens: later logits are padding; DataError: words without a row.
 
-    Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.
+    Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them. To numbers
+    all rows are tokens. `name`: "target" or "draft", for the message.
     """
     if isinstance(tokenizer, IdTokenizer):
         return rows
@@ -363,15 +312,15 @@ def tokens_beyond(tokenizer: Any, rows: int) -> list[str]:
 
 
 def check_growth(folder: Path) -> None:
-    """Refuse a tokenizer.json whose `Replace` rules, one after another, grow a text exponentially.
+    """Raise DataError for a tokenizer.json whose rules of one section grow a text a thousandfold.
 
-    Forty rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
+    Forty `Replace` rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
         return
-    rules = read_object(path, LIMIT)
-    for section in SECTIONS:
+    rules = read_object(path, TOKENIZER_LIMIT)
+    for section in REWRITING:
         times = 1.0
         for rule in _replacements(rules.get(section)):
             times *= _growth(rule)

@@ -98,7 +98,7 @@ class Proposed:
     proposed: NDArray[np.uint8]  # [A L] number of tokens, first for the least request
     hits: NDArray[np.uint8]  # [A L] length of the prefix that equals the text
     requested: tuple[int, ...] = ()
-    stops: ClassVar[Mapping[str, NDArray[np.uint8]]] = {}  # of no schedule
+    stops: ClassVar[Mapping[str, NDArray[np.uint8]]] = {}  # none
 
     def of(self, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return [L] tokens and hits of drafts for K tokens, or for the next greater request."""

@@ -7,7 +7,7 @@ import pytest
 from spsbench.hardware import environment
 from spsbench.hardware.environment import BOUND, WAIT_VARIABLES, bound_spinning
 from spsbench.hardware.memory import ram, read_bandwidth
-from spsbench.models.prepare import check_variables
+from spsbench.models.prepare import check_environment
 
 CPUINFO = """processor : 0
 vendor_id : AuthenticAMD
@@ -43,7 +43,7 @@ def test_memory_is_a_number_of_bytes_and_bytes_a_second():
 def test_how_threads_wait_is_bound_unless_the_user_says_it(monkeypatch):
     for name in WAIT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    check_variables()
+    check_environment()
     assert os.environ["GOMP_SPINCOUNT"] == BOUND
     for variables in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}, {}):
         changed = dict(variables)

@@ -22,7 +22,7 @@ from spsbench.loop.types import (
     Scores,
     continues,
 )
-from spsbench.models.translation.translator import ByText, SameTokens, Translator
+from spsbench.models.translation.translator import ByText, Translator
 from spsbench.models.translation.vocabulary import Vocabularies
 
 MAX_DRAFT_TOKENS_PER_TOKEN = 4  # the draft's own tokens for each of the target's
@@ -178,7 +178,7 @@ class StringDrafter(Drafter):
 
 def translator_of(both: Vocabularies | None) -> Translator:
     """Return the translator between two vocabularies; the identity where there is one."""
-    return SameTokens() if both is None else ByText(both.target, both.draft)
+    return Translator() if both is None else ByText(both.target, both.draft)
 
 
 class OwnTokens:

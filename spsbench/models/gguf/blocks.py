@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
     @property
     def codes(self) -> Codes:
-        """Decode the bytes to codes, scales and minima."""
+        """Return the bytes as codes [out, in] of int8 with half-precision scales; Q4_1's minima."""
         out = len(self.rows)
         blocks = self.rows.reshape(out, -1, _BYTES[self.kind])
         halves = 2 if self.kind == "Q4_1" else 1
@@ -63,27 +63,30 @@ def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
         file: a GGUF file.
         model: what transformers made of it, in float32. A layer's rows are looked for among the
             file's own, whatever the order that transformers has put them in; what is kept stands
-            for the layer's numbers bit by bit.
+            for the layer's numbers bit by bit. Without such layers the file `KEPT` is empty.
     """
-    shelves = _shelves(file)
+    indexes = _index_rows(file)
     names = {id(layer): name for name, layer in model.named_modules()}
     stored: dict[str, Stored] = {}
     for slot in slots(model):
         weight = slot.weight.detach()
-        hashes = _marks(weight)
-        for (kind, width), (marks, rows) in shelves.items():
+        hashes = _hash_rows(weight)
+        for (kind, width), (file_hashes, rows) in indexes.items():
             if width != weight.shape[1]:
                 continue
-            places = torch.searchsorted(marks, hashes).clamp(max=len(marks) - 1)
+            places = torch.searchsorted(file_hashes, hashes).clamp(max=len(file_hashes) - 1)
             block_rows = Stored(kind, rows[places])
-            if torch.equal(marks[places], hashes) and torch.equal(block_rows.dense, weight):
+            if torch.equal(file_hashes[places], hashes) and torch.equal(block_rows.dense, weight):
                 stored[names[id(slot.layer)]] = block_rows
     kinds = {name: blocks.kind for name, blocks in stored.items()}
     save_file({name: blocks.rows for name, blocks in stored.items()}, folder / KEPT, metadata=kinds)
 
 
 def tensors_named(file: Path, names: Container[str]) -> dict[str, Tensor]:
-    """Return those tensors of a GGUF file that have one of `names`, dequantised."""
+    """Return those tensors of a GGUF file that have one of `names`, in float32; others are absent.
+
+    Names are the file's own (`rope_freqs.weight`), shapes as in torch.
+    """
     from gguf import GGUFReader, dequantize
 
     return {
@@ -93,8 +96,11 @@ def tensors_named(file: Path, names: Container[str]) -> dict[str, Tensor]:
     }
 
 
-def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
-    """Index the file's matrices by kind and width: hashes of rows in order, and their bytes."""
+def _index_rows(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
+    """Return (kind, inputs) -> rising hashes [n] of the rows of the file's matrices, and the rows.
+
+    The rows [n, bytes] are in the order of the hashes; matrices of other kinds are left out.
+    """
     from gguf import GGUFReader
 
     parts: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}
@@ -103,15 +109,15 @@ def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
             continue
         stored = Stored(kind, torch.from_numpy(tensor.data))
         width = stored.rows.shape[1] // _BYTES[kind] * GROUP
-        parts.setdefault((kind, width), []).append((_marks(stored.dense), stored.rows))
-    shelves = {}
+        parts.setdefault((kind, width), []).append((_hash_rows(stored.dense), stored.rows))
+    indexes = {}
     for key, matrices in parts.items():
-        marks, order = torch.cat([marks for marks, _ in matrices]).sort()
-        shelves[key] = marks, torch.cat([rows for _, rows in matrices])[order]
-    return shelves
+        hashes, order = torch.cat([hashes for hashes, _ in matrices]).sort()
+        indexes[key] = hashes, torch.cat([rows for _, rows in matrices])[order]
+    return indexes
 
 
-def _marks(weight: Tensor) -> Tensor:
+def _hash_rows(weight: Tensor) -> Tensor:
     """Hash the rows of [out, in] float32 to [out] integers; different rows almost surely differ."""
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (weight.shape[1],), generator=draw)
@@ -119,8 +125,11 @@ def _marks(weight: Tensor) -> Tensor:
     return torch.cat([(part.contiguous().view(torch.int32) * factors).sum(1) for part in parts])
 
 
-def lay_blocks(model: nn.Module, folder: Path) -> int:
-    """Lay the file's own blocks under layers of `model`; return how many. DataError: no such."""
+def lay_blocks(model: nn.Module, folder: Path) -> None:
+    """Give layers of `model` the blocks kept in `folder` as their weights, in place.
+
+    MissingError: no blocks in `folder`. DataError: damaged, or of layers that `model` lacks.
+    """
     codes = {name: blocks.codes for name, blocks in _load(folder).items()}
     try:
         give_codes(model, codes, BLOCKS)
@@ -129,7 +138,6 @@ def lay_blocks(model: nn.Module, folder: Path) -> int:
             f"{KEPT} has blocks of {error}, which {type(model).__name__} has not so ({folder}): "
             "expected those of this model. Remove the folder and unpack the GGUF file again"
         ) from error
-    return len(codes)
 
 
 def check_blocks(folder: Path) -> None:

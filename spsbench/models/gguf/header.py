@@ -7,11 +7,10 @@ its reader is not used, since it takes any length of a list on trust, and second
 
 import struct
 from collections import Counter
-from collections.abc import Callable
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from spsbench.checkpoints.config import refuse_pointer
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
@@ -20,7 +19,6 @@ from spsbench.hardware.files import open_file
 KEPT = "gguf.blocks"  # the blocks beside unpacked weights; no loader takes that suffix
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-SUFFIX = ".gguf"
 _MAX_ENTRIES = 1 << 20  # tensors, or keys
 _LAYERS = 1 << 10
 _STRING, _ARRAY = 8, 9
@@ -40,17 +38,24 @@ class Header(NamedTuple):
 
     @property
     def architecture(self) -> str:
-        """Return the architecture as llama.cpp names it."""
+        """Return the architecture as llama.cpp names it; "" without one."""
         return str(self.values.get("general.architecture", ""))
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Return the values of the architecture's own keys, without its name before them."""
+        begin = f"{self.architecture}."
+        pairs = ((key, x) for key, x in self.values.items() if key.startswith(begin))
+        return {key.removeprefix(begin): x for key, x in pairs}
 
 
 def named_gguf(name: str) -> bool:
     """Return whether `name` can only mean a GGUF file."""
-    return name.lower().endswith(SUFFIX)
+    return name.lower().endswith(".gguf")
 
 
 def check_gguf_packages() -> None:
-    """Refuse to go on unless the packages that transformers needs for GGUF are installed."""
+    """Raise MissingError unless the packages that transformers needs for GGUF are installed."""
     for name in NEEDED:
         if find_spec(name) is None:
             raise MissingError(
@@ -60,12 +65,15 @@ def check_gguf_packages() -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Read a GGUF file's header; DataError: a part of several, or no architecture or tokenizer."""
+    """Read a GGUF file's header; MissingError: no such file, or no package `gguf`.
+
+    DataError: damaged, a part of several, of another format, or no architecture or tokenizer.
+    """
     check_gguf_packages()
     refuse_pointer(path)
     try:
         with open_file(path) as file:
-            head = _HeaderReader(path, file.read, path.stat().st_size).header(file.tell)
+            head = _HeaderReader(path, file).header()
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path) from error
     except OSError as error:
@@ -94,12 +102,15 @@ def read_header(path: Path) -> Header:
 class _HeaderReader:
     """A sequential reader of plain values, never of more than the file has."""
 
-    def __init__(self, path: Path, read: Callable[[int], bytes], size: int) -> None:
-        self._path, self._read, self._left = path, read, size
-        self._size = size
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file = path, file
+        self._size = self._left = path.stat().st_size  # bytes: of the file, and not yet taken
 
-    def header(self, tell: Callable[[], int]) -> Header:
-        """Read the whole head; DataError: an unknown type, a file too short, or no tensors."""
+    def header(self) -> Header:
+        """Read the whole header; DataError: another format, an unknown type, too short, no tensors.
+
+        Descriptions of tensors are checked against the file's size; no tensor is read.
+        """
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
         self._refuse_other_formats()
@@ -128,7 +139,7 @@ class _HeaderReader:
             names.add(name)
             end = max(end, offset + -(-numbers // block) * width)
         step = int(values.get("general.alignment", 32)) or 32
-        start = -(-tell() // step) * step
+        start = -(-(self._size - self._left) // step) * step
         if start + end > self._size:
             self._bad(f"has {self._size:,} bytes where its head describes {start + end:,}")
         if not kinds:
@@ -140,7 +151,7 @@ class _HeaderReader:
         return Header(values, kinds.total(), most, frozenset(names))
 
     def _refuse_other_formats(self) -> None:
-        """Raise DataError unless the file begins as little-endian GGUF of a known version."""
+        """Take magic and version; DataError unless little-endian GGUF of a known version."""
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             self._bad("does not begin as a GGUF file")
         version = self._number("I")
@@ -153,7 +164,7 @@ class _HeaderReader:
         if count > self._left:
             self._bad("ends within its head")
         self._left -= count
-        return self._read(count)
+        return self._file.read(count)
 
     def _number(self, kind: str) -> Any:
         return struct.unpack("<" + kind, self._take(struct.calcsize("<" + kind)))[0]
@@ -168,7 +179,11 @@ class _HeaderReader:
         return self._take(self._number("Q")).decode(errors="replace")
 
     def _value(self, kind: int) -> Any:
-        """Return the next value of `kind`; of texts and long arrays the length alone."""
+        """Return the next value of `kind`: a number, a text, or an array of up to 1024 numbers.
+
+        An array of texts, or of more numbers, is passed over: its length is returned. DataError: an
+        unknown kind, an array of arrays, or a length beyond the file.
+        """
         if kind == _STRING:
             return self._text()
         if kind in _NUMBERS:

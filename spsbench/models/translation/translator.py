@@ -5,10 +5,8 @@ the probs that they were drawn from.
 """
 
 import codecs
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from spsbench.models.translation.vocabulary import TokensOfText, Vocabulary, Words
 
@@ -17,42 +15,28 @@ LEAD = 4  # tokens that may be cut otherwise because the window begins with them
 BEFORE = 48  # characters of the text that new text is cut after
 
 
-class Translator(Protocol):
-    """A translator between the target's tokens and the draft model's, along one text."""
+class Translator:
+    """A translator between the target's tokens and the draft model's, along one text.
 
-    @abstractmethod
+    This one is the identity, for models with one vocabulary.
+    """
+
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
         """Return the draft's tokens of a text, which extends the text of the last call.
 
         None where the text ends in a part of a character that the draft cannot write.
         """
-
-    @abstractmethod
-    def restart(self) -> None:
-        """Forget the text."""
-
-    @abstractmethod
-    def back(self, drafted: Sequence[int]) -> list[int]:
-        """Return the target's tokens for the draft after the text, as far as it is text."""
-
-    @abstractmethod
-    def ends(self, token: int) -> bool:
-        """Return whether nothing after the draft's own `token` can be translated."""
-
-
-class SameTokens(Translator):
-    """The identity, for models with one vocabulary."""
-
-    def follow(self, tokens: Sequence[int]) -> list[int]:
         return list(tokens)
 
     def restart(self) -> None:
-        """Do nothing: there is no state."""
+        """Forget the text."""
 
     def back(self, drafted: Sequence[int]) -> list[int]:
+        """Return the target's tokens for the draft after the text, as far as it is text."""
         return list(drafted)
 
     def ends(self, token: int) -> bool:
+        """Return whether nothing after the draft's own `token` can be translated."""
         return False
 
 
@@ -94,8 +78,12 @@ class ByText(Translator):
         return None if tail is None else [*self._done, *self._reader.ids, *tail]
 
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """Return the target's tokens for the drafted ones, up to what is no text or unknown."""
-        content, end = self._meant(drafted)
+        """Return the target's tokens for the drafted ones, up to what is no text or unknown.
+
+        [] where the bytes that end an unfinished character have no tokens. The target's EOS is last
+        where the draft ended the text.
+        """
+        content, end = self._content_and_end(drafted)
         target_ids: list[int] = []
         if head := _missing(self._unfinished, content):
             target_ids = self._target.pieces(content[:head]) or []
@@ -116,14 +104,13 @@ class ByText(Translator):
     def ends(self, token: int) -> bool:
         return self._draft.bytes_of[token] is None
 
-    def _meant(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:
-        """Return the drafted bytes, and the target's EOS if the draft ended the text."""
-        content = b""
+    def _content_and_end(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:
+        """Return the bytes before the first drafted token without any; and, if it is EOS, [EOS]."""
+        content, eos = b"", self._target.eos
         for token in drafted:
             part = self._draft.bytes_of[token]
             if part is None:
-                over = token == self._draft.eos and self._target.eos is not None
-                return content, [self._target.eos] if over and self._target.eos is not None else []
+                return content, [eos] if token == self._draft.eos and eos is not None else []
             content += part
         return content, []
 
@@ -139,7 +126,7 @@ class ByText(Translator):
         self._reader.extend(text)
 
     def _pass(self, token: int) -> None:
-        """Continue after a special token."""
+        """Continue after a special token that the draft has by name, or leave one out."""
         named = self._named.get(token)
         if named is not None:
             self._done += [*self._reader.ids, named]
@@ -158,7 +145,10 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _missing(begun: bytes, content: bytes) -> int:
-    """Return how many bytes of `content` complete the character that `begun` begins."""
+    """Return how many bytes of `content` complete the character that `begun` begins; all if none.
+
+    0 where `begun` is empty.
+    """
     if not begun:
         return 0
     for length in range(1, len(content) + 1):
@@ -194,7 +184,7 @@ class WordTokenizer:
             self.ids, self._ends = self.words(self.text)
 
     def _windowed(self, ends: list[int]) -> bool:
-        """Split the last WINDOW tokens again, in `ids` and `ends`; False: no common border."""
+        """Cut the last WINDOW tokens again, in `ids` and `ends`; False: no border, no change."""
         cut = len(ends) - WINDOW
         while cut > 0 and self._splits(ends[cut - 1]):
             cut -= 1

@@ -6,12 +6,14 @@ bytes (SentencePiece), or the text that it decodes to after another token.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 MARK = "\u2581"  # SentencePiece's space
 BATCH = 4096
@@ -26,11 +28,8 @@ class TokensOfText(NamedTuple):
     ends: list[int] | None  # byte of the text at which each token ends; None = not known
 
 
-class Words(Protocol):
-    """A function to the tokens of a text that stands alone, without special tokens."""
-
-    def __call__(self, text: str) -> TokensOfText:
-        """Tokenize `text`; names of special tokens in it are ordinary text."""
+Words = Callable[[str], TokensOfText]
+"""Returns the tokens of a text that stands alone; names of special tokens are ordinary text."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """Make the vocabulary of a transformers tokenizer."""
+        """Make the vocabulary of a transformers tokenizer; padding and unknown are no names."""
         spelled = token_bytes(tokenizer)
         words = TokenizerWords(tokenizer, spelled)
         special = {int(i) for i in tokenizer.all_special_ids}
@@ -107,13 +106,13 @@ class Vocabulary:
         """Return the tokens of `text` where it follows `before`, whose own tokens are fixed.
 
         Where a token would cross the border, or ends are unknown, the text is cut as if a new line
-        came before it, else by the longest tokens; nothing where that fails too.
+        came before it, else by the longest tokens; [] where that fails too.
         """
         for start in (before, "\n"):
             border = len(start.encode())
             ids, ends = self.words(start + text)
             if ends is not None and border in (0, *ends):
-                return ids[_count_until(ends, border) :]
+                return ids[sum(end <= border for end in ends) :]
         return self.pieces(text.encode()) or []
 
 
@@ -150,13 +149,8 @@ class TokenizerWords:
         return TokensOfText(ids, [at[end] for _, end in encoded["offset_mapping"]])
 
 
-def _count_until(ends: Sequence[int], border: int) -> int:
-    """Return how many tokens end at or before `border`."""
-    return sum(end <= border for end in ends)
-
-
 def _first(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids before the tokens of a text."""
+    """Return the ids that a tokenizer puts before the tokens of a text, such as a BOS."""
     plain = tokenizer.encode("x", add_special_tokens=False)
     whole = tokenizer.encode("x")
     for at in range(len(whole) - len(plain) + 1):
@@ -190,7 +184,7 @@ class Vocabularies:
 
     @cached_property
     def overlap(self) -> SharedTokens:
-        """Match tokens by bytes, special tokens by name, and the two that end a text."""
+        """Return the tokens that match by bytes, special ones by name, and the two EOS tokens."""
         ours, theirs = self.target, self.draft
         by_bytes = theirs.by_bytes
         pairs = {i: by_bytes[b] for b, i in ours.by_bytes.items() if b in by_bytes}
@@ -228,13 +222,13 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
 
 
 def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
-    """Return the bytes of each name by the kind of the tokenizer's decoder; None: unknown."""
+    """Return the bytes of each name, by id, as the tokenizer's decoder writes it; None: unknown."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
     parts = list(_parts(decoder))
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
-        letters = {letter: byte for byte, letter in enumerate(byte_letters())}
+        letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
         return [None if name is None else _of_letters(name, letters) for name in names]
     marks = {part.get("replacement", MARK) for part in parts if part.get("type") == "Metaspace"}
     marks |= {
@@ -249,22 +243,11 @@ def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | Non
 
 
 def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
-    """Return a decoder's parts, or the decoder itself."""
+    """Yield the `decoder` of a tokenizer.json and the parts in it, at any depth; of None none."""
     if isinstance(decoder, dict):
         yield decoder
         for part in decoder.get("decoders", ()):
             yield from _parts(part)
-
-
-def byte_letters() -> list[str]:
-    """Return [256], the letter for each byte in byte-level BPE (Radford et al. 2019).
-
-    Printable Latin-1 characters represent themselves, the others follow from U+0100 on.
-    """
-    seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in seen]
-    places = {byte: 0x100 + at for at, byte in enumerate(hidden)}
-    return [chr(places.get(byte, byte)) for byte in range(256)]
 
 
 def _of_letters(name: str, letters: dict[str, int]) -> bytes | None:

@@ -131,7 +131,7 @@ class LogTokenizer:
         plain = not isinstance(answer, Reply) or len(answer.parts) == 1
         if self.template is None or not isinstance(prompt, Chat) or (plain and not calls(answer)):
             return None
-        from spsbench.models.tokenizers import render_chat, special_tokens
+        from spsbench.models.chat import render_chat, special_tokens
 
         messages, begun = for_template(prompt.messages)
         reply = for_template([answer.message, {}])[0][:1]  # type: ignore[attr-defined]

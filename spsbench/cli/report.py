@@ -104,11 +104,10 @@ def show_results(
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.publish import show
     from spsbench.reports.other_benchmarks import figure_tables, read_results
-    from spsbench.reports.reporter import Section, TextTable
+    from spsbench.reports.reporter import Section
 
     results = [result for path in paths for result in read_results(path)]
-    tables = tuple(TextTable(*table) for table in figure_tables(results))
-    section = Section(title="", status="open", line="", tables=tables)
+    section = Section(title="", status="open", line="", tables=[*figure_tables(results)])
     show([result._asdict() for result in results], form, section, out=out)
 
 

@@ -1,6 +1,7 @@
 """Plans of what was measured before: the folder of a plan, or traces and costs in files."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from spsbench.planning.plan_folder import (
     load_plan,
 )
 from spsbench.planning.report import Planned
-from spsbench.reports.run_tables import run_tables
+from spsbench.reports.run_tables import run_table
 from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest, constant
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
@@ -102,7 +103,7 @@ def real_rounds(
         return figures, reasons
     run, methods = folder / confirm, {Method.of(cell) for cell in cells}
     traces = read_traces([run]) if any(run.glob("traces-*.jsonl")) else Traces()
-    for row in run_tables(run)[0].whole:
+    for row in run_table(run).whole:
         method = Method.of(row.cell)
         if method not in methods:
             continue
@@ -139,10 +140,7 @@ def check_head(
     for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
         recorded = traces.drafts.get(drafting)
         if recorded is not None:
-            mine = DraftOf(
-                name=recorded.name, identity=draft_identity(cell, folders), sampled=recorded.sampled
-            )
-            refuse(mine, recorded, where)
+            refuse(replace(recorded, identity=draft_identity(cell, folders)), recorded, where)
 
 
 def head_fields(traces: Traces) -> dict[str, Any]:
@@ -203,19 +201,16 @@ def cells_of_trace(
 def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
     """Return a request with a traced draft's target, draft, drafter and sampling; no rule, no K."""
     fields, identity = head_fields(traces), draft.identity
-    model = None
-    if "id" in identity:
-        dtype = identity.get("dtype", "auto")
-        adapter = identity.get("adapter", "")
-        model = ModelSpec(identity["id"], identity.get("revision"), adapter=adapter, dtype=dtype)
+
+    def model(recorded: Mapping[str, Any], prefix: str) -> ModelSpec:
+        """Return the model whose fields have a prefix; its engine and device are the usual ones."""
+        adapter = recorded.get(f"{prefix}adapter", "")
+        dtype, revision = recorded.get(f"{prefix}dtype", "auto"), recorded.get(f"{prefix}revision")
+        return ModelSpec(recorded[f"{prefix}id"], revision, adapter=adapter, dtype=dtype)
+
     return CellRequest(
-        target=ModelSpec(
-            fields["target.id"],
-            fields.get("target.revision"),
-            adapter=fields.get("target.adapter", ""),
-            dtype=fields.get("target.dtype", "auto"),
-        ),
-        draft=model,
+        target=model(fields, "target."),
+        draft=model(identity, "") if "id" in identity else None,
         drafter=Spec.parse(identity["drafter"].partition(" ")[0]),
         chat=fields["work.chat"],
         system=fields["work.system"],

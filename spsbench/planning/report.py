@@ -15,7 +15,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, summary_row
-from spsbench.planning.forecast.forecasts import Forecasts, best_of
+from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import (
     NO_GAIN,
@@ -39,6 +39,7 @@ from spsbench.reports.reporter import (
     Status,
     Table,
     Title,
+    curves,
 )
 from spsbench.settings.cell import DISTRIBUTION, Cell
 from spsbench.settings.cell_from_options import OF_CELL
@@ -116,11 +117,13 @@ class Planned:
 
     @property
     def serving(self) -> str:
-        """Return the command that serves the best candidate in vLLM; empty where none does."""
+        """Return the command that serves the best candidate in vLLM.
+
+        Empty: it has no constant K, does not gain, has an adapter, or vLLM cannot draft so.
+        """
         cell = self.cells[self.answer.best]
-        if cell.target.adapter:  # a server has names of its own for adapters
-            return ""
-        if cell.k and self.answer.verdict not in NO_GAIN and is_installed(SERVED):
+        gains = cell.k and self.answer.verdict not in NO_GAIN
+        if gains and not cell.target.adapter and is_installed(SERVED):  # servers rename adapters
             with suppress(SpsError):
                 target = local_folder(cell.target.id) or cell.target.id
                 return str(attribute_at(SERVED)(str(cell.drafter), cell.k, str(target))[1])
@@ -148,7 +151,6 @@ class Planned:
             title=Title(name, self.record.title),
             rows=rows,
             columns=COLUMNS,
-            paper=[None] * len(rows),
             remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
             figure=plan_figure(
                 str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings
@@ -169,26 +171,24 @@ class Planned:
             title=f"Plan: {name}",
             status=STATUSES.get(answer.verdict, "open"),
             line=str(answer),
-            notes=tuple(table.remarks[1:]),
+            notes=table.remarks[1:],
             says="Lines are predicted from texts and costs; single points were measured by real "
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
-            figures=(table.figure,),
+            figures=[table.figure],
             answers=True,
         )
         return Report(name, [table], sections=[section])
 
     def with_adapters(self, adapted: Sequence["Planned"]) -> Report:
-        """Return a report of this plan, of a base, and of those of its adapters, with advice."""
+        """Return this plan of a base and its adapters' as one table, with advice for each."""
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
         lines = [f"{name}: {line}" for name, line in advice.items()]
         tables = {name: report.tables[0] for name, report in reports.items()}
-        rows = [row for table in tables.values() for row in table.rows]
         table = replace(
             tables["base"],
-            rows=rows,
-            paper=[None] * len(rows),
+            rows=[row for table in tables.values() for row in table.rows],
             remarks=[*lines, *(f"{name}: {r}" for name, t in tables.items() for r in t.remarks)],
             identity={"advice": advice, **{name: t.identity for name, t in tables.items()}},
         )
@@ -200,59 +200,53 @@ class Planned:
         """Return sentences: assumptions of the predictions, then what was measured or not."""
         measured = self.measured
         few = min((figures.speedup.n for figures in measured.values()), default=0)
-        alone = any(figures.speedup.low is None for figures in measured.values())
         reason = self.planning.unmeasured or "the plan was made without real rounds"
-        rows = (
-            (
-                measured,
+        lines = self.forecasts.remarks()
+        if measured:
+            lines.append(
                 "Measured on prompts that were held back from the choice, interleaved with ArS. "
-                "n/a: only the best methods are measured (`confirm`).",
-            ),
-            (
-                alone,
+                "n/a: only the best methods are measured (`confirm`)."
+            )
+        if any(figures.speedup.low is None for figures in measured.values()):
+            lines.append(
                 f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
                 f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
-                "(`held_back`).",
-            ),
-            (not (measured or self.missing or self.incomplete), f"Nothing was measured: {reason}."),
-            *(
-                (why, f"{name} was run, and has no measured figures: {why}.")
-                for name, why in self.missing.items()
-            ),
-            *(
-                (f.doubt, f"{name} is not decided by what was measured (marked *): {f.doubt}.")
-                for name, f in measured.items()
-            ),
-            *(
-                (
-                    True,
-                    f"{name}: on the held-back prompts themselves their traces say tau "
-                    f"{f.predicted_tau:.2f}, and {f.tau.mean:.2f} was measured.",
-                )
-                for name, f in measured.items()
-                if f.predicted_tau is not None
-            ),
-            *(
-                (
-                    kept < CONTROL,
-                    f"{cell.draft}: a draft keeps {kept:.2f} tokens, below {CONTROL:g}, as heads "
-                    "of nano do over features of other rows. `sps verify head "
-                    f"{flag_of('target')} {cell.target.id} {flag_of('draft')} {cell.draft} "
-                    f"{flag_of('drafter')} {cell.drafter}` tells "
-                    "whether it is wired as it was trained.",
-                )
-                for cell, kept in self._heads().values()
-            ),
-            (
-                any(figures.speedup.loaded for figures in measured.values()),
+                "(`held_back`)."
+            )
+        if not (measured or self.missing or self.incomplete):
+            lines.append(f"Nothing was measured: {reason}.")
+        lines += [
+            f"{name} was run, and has no measured figures: {why}."
+            for name, why in self.missing.items()
+        ]
+        lines += [
+            f"{name} is not decided by what was measured (marked *): {figures.doubt}."
+            for name, figures in measured.items()
+            if figures.doubt
+        ]
+        lines += [
+            f"{name}: on the held-back prompts themselves their traces say tau "
+            f"{figures.predicted_tau:.2f}, and {figures.tau.mean:.2f} was measured."
+            for name, figures in measured.items()
+            if figures.predicted_tau is not None
+        ]
+        lines += [
+            f"{cell.draft}: a draft keeps {kept:.2f} tokens, below {CONTROL:g}, as heads of nano "
+            f"do over features of other rows. `sps verify head {flag_of('target')} "
+            f"{cell.target.id} {flag_of('draft')} {cell.draft} {flag_of('drafter')} "
+            f"{cell.drafter}` tells whether it is wired as it was trained."
+            for cell, kept in self._heads().values()
+            if kept < CONTROL
+        ]
+        if any(figures.speedup.loaded for figures in measured.values()):
+            lines.append(
                 "Other work kept this machine busy while the best were measured (marked *): their "
-                "intervals are wider for it.",
-            ),
-        )
-        return self.forecasts.remarks() + [remark for holds, remark in rows if holds]
+                "intervals are wider for it."
+            )
+        return lines
 
     def _heads(self) -> dict[str, tuple[Cell, float]]:
-        """Map each measured head to its cell that keeps most tokens of a draft, and how many."""
+        """Map each measured head, by drafter and draft, to its cell of most tau, and tau - 1."""
         heads: dict[str, tuple[Cell, float]] = {}
         for name, figures in self.measured.items():
             cell, kept = self.cells[name], figures.tau.mean - 1
@@ -343,39 +337,25 @@ def plan_figure(
     gains: list[Curve | Level] = []
     groups = group_by(predictions, lambda f: f.method.group)
     for line, (group, members) in enumerate(groups.items()):
-        by_k = sorted((f for f in members if f.method.k), key=lambda f: f.method.k or 0)
-        name = str(group)
-        if by_k:
-            best, predicted = best_of(by_k), tuple(candidate_point(f, f.speedup) for f in by_k)
-            taus.append(
-                Curve(name=name, points=tuple(candidate_point(f, f.tau) for f in by_k), line=line)
-            )
-            top = candidate_point(best, best.speedup)
-            gains.append(Curve(name=name, points=predicted, line=line, best=top))
-        label, other = f"{name}, measured", len(groups) + line
-        for forecast in by_k:
-            figures = measured.get(forecast.method)
-            if figures is not None:
-                at, gained = (
-                    candidate_point(forecast, figures.tau),
-                    candidate_point(forecast, figures.speedup),
-                )
-                taus.append(Curve(name=label, points=(at,), line=other))
-                if not figures.doubt:
-                    gains.append(Curve(name=label, points=(gained,), line=other))
+        by_k = {k: f for f in sorted(members, key=lambda f: f.method.k or 0) if (k := f.method.k)}
+        name, label, other = str(group), f"{group}, measured", len(groups) + line
+        taus += curves([(name, (Point.of(k, f.tau) for k, f in by_k.items()))], line)
+        points = [Point.of(k, f.speedup) for k, f in by_k.items()]
+        top = max(filter(None, points), key=lambda point: point.y, default=None)
+        gains += curves([(name, points)], line, best=top)
+        for k, forecast in by_k.items():
+            if figures := measured.get(forecast.method):
+                gained = None if figures.doubt else figures.speedup
+                taus += curves([(label, [Point.of(k, figures.tau)])], other)
+                gains += curves([(label, [Point.of(k, gained)])], other)
         if group in ceilings:
             gains.append(Level(name=f"{name}, ceiling", y=ceilings[group], line=line))
     gains.append(Level(name="ArS", y=1.0))
     panels = (
-        Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
-        Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
+        Panel(title="Tokens a round", x="K", y="tau", items=taus, whole=True),
+        Panel(title="Speed-up", x="K", y="over ArS", items=gains, whole=True),
     )
     return Figure(title=title, panels=panels[: 1 + priced])
-
-
-def candidate_point(forecast: Prediction, value: Estimate) -> Point:
-    """Return the point of a candidate at its K."""
-    return Point(float(forecast.method.k or 0), *value[:3], value.loaded)
 
 
 def apply_command(cell: Cell, answer: Recommendation) -> str:

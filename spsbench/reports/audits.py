@@ -1,10 +1,9 @@
 """Audits as sections and figures, from the values that `sps verify --json` prints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spsbench.reports.reporter import (
-    Curve,
     Figure,
     Level,
     Panel,
@@ -12,6 +11,7 @@ from spsbench.reports.reporter import (
     Section,
     Status,
     TextTable,
+    curves,
 )
 
 LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
@@ -20,27 +20,19 @@ EProcess = Sequence[tuple[int, float]]
 """(tokens, log10 of the e-value)."""
 
 
-def e_process_figure(curves: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
+def e_process_figure(processes: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
     """Draw the e-process by method; `alarm` is log10 of the e-value that rejects losslessness."""
-    items = [
-        Curve(
-            name=name,
-            points=tuple(Point(x, max(y, LOWEST)) for x, y in curve),
-            line=line,
-            dense=True,
-        )
-        for line, (name, curve) in enumerate(curves.items())
-    ]
-    panel = Panel(
-        x="tokens", y="log10 of the e-value", items=(*items, Level(name="alarm", y=alarm))
-    )
-    return Figure(title=title, panels=(panel,))
+    named = ((name, [Point(x, max(y, LOWEST)) for x, y in e]) for name, e in processes.items())
+    level, y = Level(name="alarm", y=alarm), "log10 of the e-value"
+    panel = Panel(x="tokens", y=y, items=[*curves(named, dense=True), level])
+    return Figure(title=title, panels=[panel])
 
 
 Values = Mapping[str, Any]
 """Values of an audit, by `of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
+IMPOSSIBLE = {"text": "text", "position": "position", "token": "token", "reason": "why"}
 WORDS, COUNT, SHARE = "", ",", ".4f"
 TESTS = {"direction": WORDS, "stratum": WORDS, "tokens": COUNT, "observed": SHARE}
 TESTS |= {"expected": SHARE, "bias": f"+{SHARE}", "z": "+.2f"}
@@ -76,7 +68,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
         title=f"Audit: {audit['name']}",
         status=STATUSES.get(audit["verdict"], "open"),
         line=audit["line"],
-        notes=(*notes, *further_notes, *filter(None, [audit.get("advice")])),
+        notes=[*notes, *further_notes, *filter(None, [audit.get("advice")])],
         says=GREEDY if "prompts" in audit else E_PROCESS,
         figures=figures,
         tables=tables,
@@ -103,7 +95,8 @@ def wiring_section(values: Values) -> Section:
     )
 
 
-Parts = tuple[list[str], tuple[Figure, ...], tuple[TextTable, ...]]
+Parts = tuple[list[str], list[Figure], list[TextTable]]
+"""Notes, figures and tables of an audit."""
 
 
 def _sampled_parts(audit: Values) -> Parts:
@@ -121,25 +114,27 @@ def _sampled_parts(audit: Values) -> Parts:
             f"Control: an injected bias of {injected['bias']:.3g} was caught in "
             f"{injected['caught']} of {injected['repeats']} repeats."
         )
-    curves = {method["name"]: method["curve"] for method in methods}
-    figure = e_process_figure(curves, alarm, "E-process against the target's distribution")
-    return notes, (figure,), tuple(table for method in methods for table in _of_method(method))
+    processes = {method["name"]: method["curve"] for method in methods}
+    figure = e_process_figure(processes, alarm, "E-process against the target's distribution")
+    return notes, [figure], [table for method in methods for table in _of_method(method)]
 
 
 def _of_method(method: Values) -> list[TextTable]:
     """Return the tables, if any, of a method: tests, and tokens of target probability 0."""
     rows = [[format(test[name], form) for name, form in TESTS.items()] for test in method["tests"]]
     tables = [TextTable(f"Tokens of {method['name']}", [*TESTS], rows, names=2)] * bool(rows)
-    wrong = tuple(
-        (str(token["text"]), str(token["position"]), str(token["token"]), str(token["reason"]))
-        for token in method["impossible"][:SHOWN]
-    )
-    if wrong:
-        caption = f"Impossible tokens of {method['name']}: {method['impossible_count']:,}"
-        if method["impossible_count"] > len(wrong):
-            caption += f", the first {len(wrong)}"
-        tables.append(TextTable(caption, ("text", "position", "token", "why"), wrong))
-    return tables
+    wrong = [[str(token[name]) for name in IMPOSSIBLE] for token in method["impossible"]]
+    caption = f"Impossible tokens of {method['name']}"
+    return tables + _first_rows(caption, IMPOSSIBLE.values(), wrong, method["impossible_count"])
+
+
+def _first_rows(
+    caption: str, headings: Iterable[str], rows: Sequence[Sequence[str]], count: int, names: int = 1
+) -> list[TextTable]:
+    """Return a table of the first rows of `count`, which its caption tells; [] without a row."""
+    first = f", the first {min(SHOWN, len(rows))}" if count > min(SHOWN, len(rows)) else ""
+    table = TextTable(f"{caption}: {count:,}{first}", [*headings], rows[:SHOWN], names=names)
+    return [table] if rows else []
 
 
 def _greedy(audit: Values) -> Parts:
@@ -152,13 +147,9 @@ def _greedy(audit: Values) -> Parts:
         f"planted wrong token was {'' if controls['planted_bug_caught'] else 'NOT '}called a bug.",
     ]
     apart = [prompt for prompt in audit["prompts"] if prompt["divergence"] is not None]
-    rows = tuple(map(_divergence_row, apart[:SHOWN]))
+    rows = [*map(_divergence_row, apart)]
     headings = ("prompt", "kind", "position", "tokens", "logits", "gap", "rounding")
-    caption = f"Texts that differ from ArS: {len(apart):,}"
-    if len(apart) > SHOWN:
-        caption += f", the first {SHOWN}"
-    table = TextTable(title=caption, headings=headings, rows=rows, names=2)
-    return notes, (), (table,) if rows else ()
+    return notes, [], _first_rows("Texts that differ from ArS", headings, rows, len(rows), names=2)
 
 
 def _divergence_row(prompt: Values) -> tuple[str, ...]:

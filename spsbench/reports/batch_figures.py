@@ -10,16 +10,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.reports.columns import ABSENT, MARK, Column, full
-from spsbench.reports.reporter import (
-    Curve,
-    Figure,
-    Level,
-    Panel,
-    Point,
-    Table,
-    TextTable,
-    curve_of,
-)
+from spsbench.reports.reporter import Curve, Level, Panel, Point, Table, TextTable, curves
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
@@ -144,48 +135,38 @@ def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTabl
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     """Return two panels: speed-up by batch with its envelope; the machine's tokens/s by users'."""
     gains: list[Curve | Level] = []
-    pareto: list[Curve | Level] = []
+    pareto: list[Curve] = []
     works, line = by_work(rows), 0
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
         for name, method_rows in lines_by_batch(of_work).items():
             if method_rows[0].cell.k != 0:
                 points = (Point.of(row.cell.batch, row.speedup) for row in method_rows)
-                gains += curve_of(prefix + name, points, line)
+                gains += curves([(prefix + name, points)], line)
             both = (
                 Point(1e3 / ms.mean, machine.mean)
                 for row in method_rows
                 if (ms := row.mean_token_time_ms)
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
-            pareto += curve_of(prefix + name, both, line)
+            pareto += curves([(prefix + name, both)], line)
             line += 1
         best = (Point(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
-        highest = curve_of(f"{prefix}the best K, 0 among them", best, line)
+        highest = curves([(f"{prefix}the best K, 0 among them", best)], line)
         gains += highest
         line += len(highest)
     gains.append(Level(name="no gain", y=1.0))
+    over, x, y = "over ArS in the same batch", "tokens/s of a user", "tokens/s of the machine"
     return (
-        Panel(
-            title=BY_BATCH,
-            x="texts at a time",
-            y="over ArS in the same batch",
-            items=tuple(gains),
-            whole=True,
-        ),
-        Panel(
-            title="Machine against user",
-            x="tokens/s of a user",
-            y="tokens/s of the machine",
-            items=tuple(pareto),
-        ),
+        Panel(title=BY_BATCH, x="texts at a time", y=over, items=gains, whole=True),
+        Panel(title="Machine against user", x=x, y=y, items=pareto),
     )
 
 
-def batch_figure(table: Table) -> Figure | None:
-    """Return the panels by batch of a table; None for a run without batches."""
-    at = [panel.title for panel in table.figure.panels].index(BY_BATCH) if table.further else -1
-    return None if at < 0 else Figure(title=BY_BATCH, panels=table.figure.panels[at:])
+def batch_panels(table: Table) -> Sequence[Panel]:
+    """Return the panels by batch of a table, the last of its figure; [] without batches."""
+    titles = [panel.title for panel in table.figure.panels]
+    return table.figure.panels[titles.index(BY_BATCH) :] if table.further else []
 
 
 def _alone(cell: Cell) -> Cell:

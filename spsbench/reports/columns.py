@@ -141,15 +141,10 @@ def count_generations(summary: Summary, planned: int | None = None, *, terse: bo
 
 def brief(estimate: Estimate, digits: int, unit: str = "") -> str:
     """Format `1.92x ±0.03`, or `1.92x [1.90, 1.99]` if the rounded interval is asymmetric."""
-    if estimate.low is None or estimate.high is None:
+    mean, low, high = estimate[:3]
+    if low is None or high is None or f"{mean - low:.{digits}f}" != f"{high - mean:.{digits}f}":
         return full(estimate, digits, unit)
-    sides = {
-        f"{side:.{digits}f}"
-        for side in (estimate.mean - estimate.low, estimate.high - estimate.mean)
-    }
-    if len(sides) > 1:
-        return full(estimate, digits, unit)
-    return f"{estimate.mean:.{digits}f}{unit} ±{sides.pop()}"
+    return f"{mean:.{digits}f}{unit} ±{mean - low:.{digits}f}"
 
 
 def full(estimate: Estimate, digits: int, unit: str = "") -> str:

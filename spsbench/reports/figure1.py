@@ -1,11 +1,13 @@
 """Figure 1 of Chen et al. 2023 as numbers: time to 128 tokens, efficiency and loop time by K."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, curve_of
+from spsbench.metrics.sums import group_by
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, curves
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.spec import Spec
@@ -20,44 +22,31 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
     `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
     """
     horizon = max((s.horizon for s in rows), default=128)
-    times: list[Curve | Level] = []
-    efficiency: list[Curve | Level] = []
-    loop: list[Curve | Level] = []
-    for line, (label, members) in enumerate(lines_by_k(rows).items()):
-        times += _times(members, label, line)
-        efficiency += _curve(members, label, line, "efficiency")
-        loop += _curve(members, label, line, "loop_time_ms")
+    times = [
+        item
+        for line, (label, members) in enumerate(lines_by_k(rows).items())
+        for item in _times(members, label, line)
+    ]
     if ceiling_ms is not None:
         times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
+    efficiency = by_k(rows, "efficiency", "Efficiency tau / (K + 1)")
+    loop = by_k(rows, "loop_time_ms", "Loop time (ms)")
+    timed: dict[str, Any] = {"from_zero": True, "empty": why_empty(rows, timed=True)}
     panels = (
-        (f"Time to {horizon} tokens (s)", times, True),
-        ("Efficiency tau / (K + 1)", efficiency, False),
-        ("Loop time (ms)", loop, True),
+        replace(loop, title=f"Time to {horizon} tokens (s)", items=times, **timed),
+        replace(efficiency, empty=why_empty(rows, timed=False)),
+        replace(loop, **timed),
     )
-    return Figure(
-        title=title,
-        panels=tuple(
-            Panel(
-                title=of_panel,
-                x=K,
-                items=tuple(items),
-                whole=True,
-                from_zero=timed,
-                empty=why_empty(rows, timed=timed),
-            )
-            for of_panel, items, timed in panels
-        ),
-    )
+    return Figure(title=title, panels=panels)
 
 
 def by_k(rows: Sequence[Summary], figure: str, title: str) -> Panel:
-    """Return a panel of a figure against K, a curve for each of `lines_by_k`."""
-    curves = [
-        curve
-        for line, (label, members) in enumerate(lines_by_k(rows).items())
-        for curve in _curve(members, label, line, figure)
-    ]
-    return Panel(title=title, x=K, items=tuple(curves), whole=True)
+    """Return a panel of a figure against K, from 0 on, with a curve for each of `lines_by_k`."""
+    points = (
+        (label, [Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members])
+        for label, members in lines_by_k(rows).items()
+    )
+    return Panel(title=title, x=K, items=curves(points), whole=True)
 
 
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
@@ -79,28 +68,21 @@ def lines_by_k(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     A line varies in K only. A baseline belongs to each line that is compared with it. Schedules
     that are not constant have no K and no line.
     """
-    drafting = [s for s in rows if s.cell.k]
-    keys = {_key(s.cell): s for s in drafting}
+    drafting = (s for s in rows if s.cell.k)
+    groups = group_by(drafting, lambda s: s.cell.but(schedule=Spec("constant")))
+    cells = [members[0].cell for members in groups.values()]
     by_label: dict[str, list[Summary]] = {}
-    for key, first in keys.items():
-        members = [s for s in drafting if _key(s.cell) == key]
-        plain = first.cell.auto_regressive
+    for cell, members in zip(cells, groups.values(), strict=True):
+        plain = cell.auto_regressive
         base = [s for s in rows if s.cell.k == 0 and s.cell.auto_regressive == plain]
-        label = _label(first, list(keys.values()))
+        label = _label(cell, cells)
         label = label if label not in by_label else f"{label} ({len(by_label) + 1})"
         by_label[label] = base[:1] + sorted(members, key=lambda s: s.cell.k or 0)
     return by_label
 
 
-class Reached(NamedTuple):
-    """A row and its seconds to the horizon."""
-
-    row: Summary
-    time: Estimate
-
-
-def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
-    """Return seconds to the horizon for the rows of one line, and whether they were measured.
+def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estimate]], bool]:
+    """Return (row, seconds to the horizon) of a line's timed rows, and whether that was measured.
 
     Times are measured if all generations of every row reached the horizon, or at least
     `MEASURED_FROM` did. Else the time is the mean token time times the horizon.
@@ -116,7 +98,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
         estimate = s.figures.get(figure)
         if estimate is not None:
             seconds = estimate.mean * (scale or s.horizon * 1e-3)
-            times.append(Reached(s, Estimate(seconds, None, None, estimate.n, estimate.loaded)))
+            times.append((s, Estimate(seconds, None, None, estimate.n, estimate.loaded)))
     return times, measured
 
 
@@ -132,36 +114,26 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
             points.append(Point(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
     best = min(points, key=lambda point: (point.y, point.x), default=None)
-    return curve_of(label, points, line, best=best) + [
+    levels = [
         Level(name=f"{label}, ArS", y=time.mean, line=line, loaded=time.loaded)
         for s, time in timed
         if s.cell.k == 0
     ]
+    return [*curves([(label, points)], line, best=best), *levels]
 
 
-def _curve(members: Sequence[Summary], label: str, line: int, figure: str) -> list[Curve]:
-    """Return the curve of a figure by K, with intervals, from K = 0 on; [] without a value."""
-    points = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
-    return curve_of(label, points, line)
+def _label(cell: Cell, cells: Sequence[Cell]) -> str:
+    """Return task, setting and what else differs between lines, of which each has one of `cells`.
 
-
-def _key(cell: Cell) -> Cell:
-    return cell.but(schedule=Spec("constant"))
-
-
-def _label(summary: Summary, among: Sequence[Summary]) -> str:
-    """Return task, setting and the other names that differ between lines, joined by commas."""
-    parts = [str(summary.cell.task or ""), setting(summary.cell)]
-    cell, cells = summary.cell, [s.cell for s in among]
-    for heading, read in NAMED.items():
-        value = read(cell)
-        if heading in ("target", "draft", "engine") and any(read(c) != value for c in cells):
-            parts.append(value)
-        if heading == "seed" and any(read(c) != value for c in cells):
-            parts.append(f"seed {value}")
+    A name that is empty is left out; the others are joined by commas.
+    """
+    parts = [str(cell.task or ""), setting(cell)]
+    for heading in ("target", "draft", "engine", "seed"):
+        read = NAMED[heading]
+        if any(read(c) != read(cell) for c in cells):
+            parts.append(f"seed {read(cell)}" if heading == "seed" else read(cell))
     for part in ("drafter", "verifier"):
-        specs = {str(getattr(s.cell, part)) for s in among}
-        if len(specs) > 1:
+        if len({str(getattr(c, part)) for c in cells}) > 1:
             parts.append(str(getattr(cell, part)))
     alike = [c.but(schedule=constant(1), verifier=AUTO) for c in cells]
     parts.append(Names(alike).option_text(cell))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from spsbench import untrusted as f
 from spsbench.errors import DataError
+from spsbench.reports.reporter import TextTable
 from spsbench.serving.acceptance import Acceptance, steps_by_position
 from spsbench.serving.wire import MAX_DEPTH
 from spsbench.tables import read_table
@@ -61,16 +62,15 @@ def read_results(path: Path) -> list[Results]:
     return results
 
 
-def figure_tables(
-    results: Sequence[Results],
-) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
-    """Yield title, headings, rows and notes of each measurement; a note is given once."""
+def figure_tables(results: Sequence[Results]) -> Iterator[TextTable]:
+    """Yield a table of the figures of each measurement; its remarks are in no table before it."""
     noted: set[str] = set()
     for result in results:
         rows = [(figure["name"], _in_words(figure), figure["field"]) for figure in result.figures]
         notes = [f"Not comparable: {x}." for x in result.not_comparable if x not in noted]
         noted |= set(result.not_comparable)
-        yield f"{result.tool}: {result.title}", ("here", "value", "its field"), rows, notes
+        headings = ("here", "value", "its field")
+        yield TextTable(f"{result.tool}: {result.title}", headings, rows, notes)
 
 
 def _in_words(figure: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from spsbench.metrics.rates import generation_metrics
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, method, setting
-from spsbench.settings.records import Record, RoundRecord
+from spsbench.settings.records import Record
 
 BATCH = 20_000  # rows held in memory, approximately
 
@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def parquet(report: Report) -> bytes:
-    """Return every record of the report; columns that do not apply to a kind are null.
+    """Return every record of the report; columns that a row does not have are null.
 
     Unpaired surrogates in text are escaped. Times are in seconds.
     """
@@ -50,20 +50,16 @@ def parquet(report: Report) -> bytes:
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
     """Yield a row for each generation, and after it a row for each of its rounds."""
+    names = Names(row.cell for table in report.tables for row in table.rows)
     for table in report.tables:
         cells = {row.cell.id: row.cell for row in table.rows}
-        names = Names(row.cell for table in report.tables for row in table.rows)
         for record in table.records():
             shared = _shared_columns(table, cells[record.cell], record, names)
             yield {**shared, "kind": "generation", **_generation(record)}
             for number, r in enumerate(record.rounds):
-                yield {**shared, "kind": "round", "round": number, **r._asdict(), **_tree(r)}
-
-
-def _tree(r: RoundRecord) -> dict[str, Any]:
-    """Return the depth of a round, and the path and siblings of its tree; null for a chain."""
-    none = {"path": None, "siblings": None, "offered": None}
-    return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
+                tree = {} if r.tree is None else r.tree._asdict()
+                values = {**r._asdict(), **tree, "depth": r.depth}
+                yield {**shared, "kind": "round", "round": number, **values}
 
 
 def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:

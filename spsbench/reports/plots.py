@@ -59,7 +59,7 @@ def inline_svg(figure: Figure, label: str) -> str:
     # the page's policy refuses style attributes
     body = re.sub(r'style="([^"]*)"', lambda style: _attributes(style.group(1)), body)
     body = re.sub(r'\n *| transform="rotate\(-0 [^"]*"', "", body)
-    body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _shorten_label, body)
+    body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _cut_digits, body)
     return (
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}">{body}</svg>'
@@ -73,7 +73,7 @@ def _attributes(style: str) -> str:
     )
 
 
-def _shorten_label(attribute: re.Match[str]) -> str:
+def _cut_digits(attribute: re.Match[str]) -> str:
     return re.sub(r"(?<=\d\.\d)\d+", "", attribute.group())
 
 
@@ -161,7 +161,8 @@ def _draw_panel(axes: Any, panel: Panel, names: bool) -> None:
             _curve(axes, item)
     if panel.empty and not any(isinstance(item, Curve) for item in panel.items):
         middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-        axes.text(0.5, 0.5, _plain_lines(panel.empty), color=MUTED, parse_math=False, **middle)
+        lines = "\n".join(map(_plain, panel.empty.split("\n")))
+        axes.text(0.5, 0.5, lines, color=MUTED, parse_math=False, **middle)
 
 
 def _curve(axes: Any, curve: Curve) -> None:
@@ -228,10 +229,6 @@ def _level(axes: Any, level: Level) -> None:
     style = ":" if level.line is None else "--"
     name = f"{level.name} (busy machine)" if level.loaded else level.name
     axes.axhline(level.y, color=colour, linestyle=style, label=_plain(name))
-
-
-def _plain_lines(text: str) -> str:
-    return "\n".join(map(_plain, text.split("\n")))
 
 
 def _plain(text: str) -> str:

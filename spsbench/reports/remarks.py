@@ -58,7 +58,7 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
     if flagged and timed:
         lines.append(f"{flagged} timings of first calls are left out of the times.")
     if loaded and timed:
-        lines += under_load(loaded, loaded + sum(s.timed for s in rows))
+        lines.append(under_load(loaded, loaded + sum(s.timed for s in rows)))
     if timed:
         lines += gains_in_words(rows)
     if cut:
@@ -82,14 +82,14 @@ def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[
     return lines
 
 
-def under_load(loaded: int, timed: int) -> list[str]:
+def under_load(loaded: int, timed: int) -> str:
     """Return a line on timings under load, and how to repeat them."""
-    return [
+    return (
         f"{loaded} of {timed} timings were taken on a busy machine: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have no other timings; "
         f"their speed-up over fewer than {FEWEST} samples is not decided. For times to quote, stop "
         "the other programs (top lists them) and run again with `overwrite`."
-    ]
+    )
 
 
 def gains_in_words(rows: Sequence[Summary]) -> list[str]:
@@ -142,7 +142,7 @@ def run_findings(
     """Return the findings of a run, one line each.
 
     Args:
-        paired: result of `paired_quality`.
+        paired: cells with the verdicts on their quality against ArS.
         paper: whether the paper's rows are shown with the run's.
     """
     names = Names(row.cell for row in rows)

@@ -12,7 +12,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, Qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts
-from spsbench.reports.columns import Column, PaperRow
+from spsbench.reports.columns import Column, PaperRow, paper_row
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 from spsbench.store.progress import Progress
@@ -46,10 +46,18 @@ class Curve:
     joined: bool = True  # by a line, in the order of x
 
 
-def curve_of(name: str, points: Iterable[Point | None], line: int, **look: Any) -> list[Curve]:
-    """Return the curve of the points that are not None, with the fields `look`; [] without any."""
-    known = tuple(point for point in points if point is not None)
-    return [Curve(name=name, points=known, line=line, **look)] if known else []
+def curves(
+    named: Iterable[tuple[str, Iterable[Point | None]]], line: int = 0, **look: Any
+) -> list[Curve]:
+    """Return a curve for each name with points that are not None, of these.
+
+    Lines are numbered from `line` on, those without points too. `look`: further fields of all.
+    """
+    return [
+        Curve(name=name, points=points, line=at, **look)
+        for at, (name, of_name) in enumerate(named, start=line)
+        if (points := tuple(point for point in of_name if point is not None))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +77,11 @@ class Panel:
     title: str = ""
     x: str  # axis labels with units
     y: str = ""
-    items: tuple[Curve | Level, ...]
+    items: Sequence[Curve | Level]
     whole: bool = False  # x is an integer
     from_zero: bool = False  # y starts at 0
     empty: str = ""  # reason why the panel is empty
-    rows: tuple[str, ...] = ()
+    rows: Sequence[str] = ()
     stacked: bool = False  # bars of a row, one behind the other
 
 
@@ -82,7 +90,7 @@ class Figure:
     """Panels side by side under one heading; a line has the same name in all panels."""
 
     title: str
-    panels: tuple[Panel, ...]
+    panels: Sequence[Panel]
     says: str = ""  # how to read it, on a page
     terms: tuple[str, ...] = ()  # figures of `Summary.figures` that a page defines with it
     id: str = ""  # its element's on a page
@@ -110,10 +118,10 @@ class Section:
     title: str
     status: Status
     line: str  # the finding in one sentence
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     says: str = ""  # how to read the figures
-    figures: tuple[Figure, ...] = ()
-    tables: tuple[TextTable, ...] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[TextTable] = ()
     run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
     cell: str = ""
     answers: bool = False  # the section is the whole answer; its rows do not repeat it
@@ -139,7 +147,7 @@ class Table:
     title: Title
     rows: Sequence[Summary]
     columns: Sequence[Column]  # figures in order, the headline first
-    paper: Sequence[PaperRow | None]  # the paper's row for each row
+    paper: bool = False  # whether rows of the paper's Table 1 stand below those they match
     remarks: Sequence[str]  # lines below the table
     figure: Figure
     identity: Mapping[str, Any] = field(
@@ -164,6 +172,10 @@ class Table:
         """Return what an interrupted run adds to its name in headings; empty for a whole run."""
         progress = self.progress
         return "" if progress is None or progress.whole else f" (incomplete: {progress})"
+
+    def paper_row(self, row: Summary) -> PaperRow | None:
+        """Return the paper's row to show below a row; None: there is none, or none is wanted."""
+        return paper_row(row) if self.paper else None
 
     def planned(self, cell: Cell) -> int | None:
         """Return the planned generations of a cell; None where that is unknown."""

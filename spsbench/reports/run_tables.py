@@ -1,12 +1,12 @@
 """Convert run folders to a report: manifest, records of each setting, summaries, tables."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, compare_runs, over_seeds, tally_run
 from spsbench.metrics.parity import (
     Combine,
@@ -22,7 +22,7 @@ from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_section
 from spsbench.reports.batch_figures import with_batch_figures
-from spsbench.reports.columns import choose_columns, paper_row, table_columns
+from spsbench.reports.columns import choose_columns, table_columns
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.remarks import (
     basis,
@@ -77,11 +77,6 @@ class RunData(NamedTuple):
         """Return the name of the run."""
         return self.manifest.experiment.get("title") or self.folder.absolute().name
 
-    def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
-        """Return the heading of one table."""
-        tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
-        return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
-
     def samples_of(self, cell: Cell) -> int | None:
         """Return how many samples the task of a cell has; None unless the run takes all of them."""
         parts = self.manifest.experiment.get("parts", ())
@@ -100,33 +95,19 @@ class RunData(NamedTuple):
         for record in records(self.folder):
             yield record if timed else replace(record, flags=(*record.flags, "unlike"))
 
-    def rows(
-        self,
-        seen: set[Key] | None = None,
-        tap: Callable[[Record], None] = lambda record: None,
-        *,
-        timed: bool = True,
-    ) -> list[Summary]:
-        """Return the summaries of the run's cells; `seen` collects keys, `tap` gets each record.
+    def rows(self, records: Iterable[Record], seen: Container[Key]) -> list[Summary]:
+        """Return the summaries of the run's cells over its records, with the scores of those.
 
-        Scores count only with `seen`, times only if `timed`.
+        Args:
+            seen: keys of the records; it is asked after the last of them.
 
         Raises:
             DataError: records of another run.
         """
-
-        def tapped() -> Iterator[Record]:
-            for record in self.records(timed=timed):
-                if seen is not None:
-                    seen.add(record.key)
-                tap(record)
-                yield record
-
-        # after the records, because a score counts only if its record does
-        scores = (score for score in self.scores if seen and score.key in seen)
+        scores = (score for score in self.scores if score.key in seen)
         try:
             return summaries(
-                self.cells, tapped(), scores, combine=combine_of, by_group=self.by_group
+                self.cells, records, scores, combine=combine_of, by_group=self.by_group
             )
         except (ValueError, KeyError) as error:
             raise DataError(
@@ -136,7 +117,7 @@ class RunData(NamedTuple):
 
 
 def combine_of(cell: Cell) -> Combine:
-    """Return the task's aggregation from scores to one value a sample; needs no data."""
+    """Return the task's way from scores to one value a sample; the mean where it is unknown."""
     if cell.task is None:
         return average
     try:
@@ -164,22 +145,23 @@ def report_on(
     tables = [_table(source) for source in sources]
     if selected:
         tables = [replace(table, columns=choose_columns(table.rows, selected)) for table in tables]
-    names = [f"{source.name}{table.lack}" for source, table in zip(sources, tables, strict=True)]
-    sections = [section for source in sources for section in _sections(source, tables)]
-    return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
+    names = dict.fromkeys(f"{table.title.run}{table.lack}" for table in tables)
+    runs = zip(sources, tables, strict=True)
+    sections = [section for source, table in runs for section in _sections(source, table)]
+    return Report(", ".join(names), tables, sections=sections)
 
 
-def run_tables(folder: Path) -> list[Table]:
-    """Return the tables of a run: one; records of unlike machines have no times.
+def run_table(folder: Path) -> Table:
+    """Return the table of a run; records of unlike machines count without their times.
 
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return [_table(RunData.open(folder))]
+    return _table(RunData.open(folder))
 
 
 def compare_with_run(
-    folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
+    folders: Sequence[Path], against: Path, margins: Mapping[str, float]
 ) -> RunComparison:
     """Compare a run with the run in `against`, paired by sample if both have the sample.
 
@@ -187,71 +169,48 @@ def compare_with_run(
         SpsError: no run, or a damaged run.
     """
     numbers: dict[str, int] = {}
-    base, now = (
-        [RunData.open(folder) for folder in side_folders] for side_folders in ([against], folders)
-    )
-    rows = [[row for source in sources for row in _table(source).whole] for sources in (base, now)]
-    sides = tuple(
-        tally_run(
-            list({cell.id: cell for source in sources for cell in source.cells}.values()),
-            (record for source in sources for record in _pool_records(source)),
-            numbers,
+    sides = []
+    for side_folders in ([against], folders):
+        sources = [RunData.open(folder) for folder in side_folders]
+        rows = [row for source in sources for row in _table(source).whole]
+        cells = {cell.id: cell for source in sources for cell in source.cells}
+        records = (
+            record
+            for source in sources
+            for record in source.records(timed=len(source.machines()) < 2)
         )
-        for sources in (base, now)
-    )
-    return compare_runs(rows[0], rows[1], margins, (sides[0], sides[1]))
+        sides.append((rows, tally_run([*cells.values()], records, numbers)))
+    (before, tallies_before), (now, tallies_now) = sides
+    return compare_runs(before, now, margins, (tallies_before, tallies_now))
 
 
-def _pool_records(source: RunData) -> Iterator[Record]:
-    """Yield the records of a run; those of unlike machines come without times."""
-    return source.records(timed=len(source.machines()) < 2)
-
-
-def _sections(source: RunData, tables: Sequence[Table]) -> Iterator[Section]:
-    """Yield a section for each audit stored with a run, under the table of its cell."""
+def _sections(source: RunData, table: Table) -> Iterator[Section]:
+    """Yield a section for each audit stored with a run, under its table and cell."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
-        audited = [
-            (table, row)
-            for table in tables
-            if table.title.run.startswith(source.name)
-            for row in table.whole
-            if row.cell.id == cell
-        ]
-        run = audited[0][0].title.run if audited else source.name
-        yield audit_section(audit, run, sum(row.n + row.failures for _, row in audited) or None)
+        records = sum(row.n + row.failures for row in table.whole if row.cell.id == cell)
+        yield audit_section(audit, table.title.run, records or None)
 
 
 def _table(source: RunData) -> Table:
-    """Return the table of a run with digests and progress; a remark if unfinished."""
-    identity = {
-        "models": digests(source.manifest.fingerprint, source.cells),
-        "prompts": source.manifest.experiment.get("prompts", {}),
-    }
-    seen: set[Key] = set()
-    table = _of_run(source, seen)
-    cells, remarks = {cell.id: cell for cell in source.cells}, table.remarks
-    run_progress = progress_in(source.folder, source.manifest, cells, seen)
-    if run_progress is not None:
-        identity |= {"done": run_progress.done, "planned": run_progress.total}
-        remarks = [*filter(None, [run_progress.remark]), *remarks]
-    return replace(table, identity=identity, progress=run_progress, remarks=remarks)
+    """Return the table of a run with digests, progress and remarks.
 
-
-def _of_run(source: RunData, seen: set[Key]) -> Table:
-    """Return the table of a run's records alone; `seen` collects their keys."""
-    machines = source.machines()
+    Records of unlike machines count without their times.
+    """
+    machines, seen = source.machines(), set[Key]()
     pooled = len(machines) < 2
     memory = machines[0].provenance.memory if len(machines) == 1 else None
-    texts = {cell.id: Repetition() for cell in source.cells}
-    greedy = GreedyTexts(source.cells)
+    cells = {cell.id: cell for cell in source.cells}
+    texts, greedy = defaultdict[str, Repetition](Repetition), GreedyTexts(source.cells)
 
-    def tap(record: Record) -> None:
-        greedy.add(record)
-        if record.cell in texts:
+    def read() -> Iterator[Record]:
+        for record in source.records(timed=pooled):
+            seen.add(record.key)
+            greedy.add(record)
             texts[record.cell].add(record)
+            yield record
 
-    rows = source.rows(seen, tap, timed=pooled)
+    rows = source.rows(read(), seen)
     whole = [row for row in rows if row.group is None]
     scores = [score for score in source.scores if score.key in seen]
     quality = _qualities(whole, scores)
@@ -262,22 +221,34 @@ def _of_run(source: RunData, seen: set[Key]) -> Table:
     notes = _notes(source, machines, whole, paired, memory)
     notes += sameness([row.cell for row in whole], greedy)
     notes += repetitions([row.cell for row in whole], texts) + count_unmarked(whole, scores)
+    tasks = dict.fromkeys(part["title"] for part in source.manifest.experiment.get("parts", ()))
+    identity = {
+        "models": digests(source.manifest.fingerprint, source.cells),
+        "prompts": source.manifest.experiment.get("prompts", {}),
+    }
+    progress = progress_in(source.folder, source.manifest, cells, seen)
+    if progress is not None:
+        identity |= {"done": progress.done, "planned": progress.total}
     table = make_table(
         rows,
-        source.title("", notes, timed=pooled),
-        ceiling_ms=_lowest(memory),
+        Title(source.name, "; ".join(tasks), tuple(notes), timed=pooled),
+        ceiling_ms=_bound_ms(memory),
         starts=[start for machine in machines for start in machine.starts],
         records=source.records,
         paper=source.paper,
         parities=paired,
         qualities=quality,
         greedy=greedy,
+        identity=identity,
+        progress=progress,
     )
+    if progress is not None and progress.remark:
+        table = replace(table, remarks=[progress.remark, *table.remarks])
     return with_batch_figures(table, table.whole)
 
 
 def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qualities]:
-    """Return the quality of each row by sample, from 0 to 1."""
+    """Return cell -> its quality by sample, per cent as shares; empty for a row without scores."""
     by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
     for score in scores:
         if score.cell in by_cell:
@@ -307,8 +278,8 @@ def _notes(
     return notes
 
 
-def _lowest(memory: Memory | None) -> float | None:
-    """Return the memory-bound token time of the only target; None if several, or under load."""
+def _bound_ms(memory: Memory | None) -> float | None:
+    """Return the memory-bound token time of the only target in ms; None: several, or under load."""
     if memory is None or memory.loaded or len(memory.weights) != 1:
         return None
     return 1e3 * next(iter(memory.weights.values())) / memory.bandwidth
@@ -326,20 +297,14 @@ def conclude_run(folder: Path) -> Report:
 
 
 def make_table(
-    rows: Sequence[Summary],
-    title: Title,
-    *,
-    ceiling_ms: float | None = None,
-    paper: bool = False,
-    **about: Any,
+    rows: Sequence[Summary], title: Title, *, ceiling_ms: float | None = None, **about: Any
 ) -> Table:
     """Build a table with columns, remarks and figure.
 
     Args:
         rows: one per cell, and one per group if there are groups.
-        paper: whether to add the paper's rows of Table 1.
         ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
-        about: further fields of the table, such as `starts` and `records`.
+        about: further fields of the table, such as `paper`, `starts` and `records`.
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)
@@ -347,7 +312,6 @@ def make_table(
         title=title,
         rows=rows,
         columns=table_columns(rows),
-        paper=[paper_row(row) if paper else None for row in rows],
         remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),

@@ -44,20 +44,17 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     headings = [heading for heading, _ in named]
     rows: list[list[str]] = []
     paper_rows = []
-    for s, theirs in zip(table.rows, table.paper, strict=True):
-        lacking = s.group is None and table.lack
-        planned = table.planned(s.cell) if lacking else None
-        figures = [
-            count_generations(s, planned, terse=terse),
-            *(c.text(s, show) for c in table.columns),
-        ]
-        rows.append([*(read(s) for _, read in named), *figures])
-        if theirs is not None:
+    for s in table.rows:
+        planned = table.planned(s.cell) if s.group is None and table.lack else None
+        count = count_generations(s, planned, terse=terse)
+        figures = [c.text(s, show) for c in table.columns]
+        rows.append([*(read(s) for _, read in named), count, *figures])
+        if (theirs := table.paper_row(s)) is not None:
             paper_names = _paper_names(theirs, s)
-            paper_figures = [_paper_figure(theirs, c) for c in table.columns]
             names_of_row = [paper_names.get(heading, ABSENT) for heading in headings]
+            figures = [_paper_figure(theirs, c) for c in table.columns]
             paper_rows.append(len(rows))
-            rows.append([*names_of_row, str(theirs.sequences), *paper_figures])
+            rows.append([*names_of_row, str(theirs.sequences), *figures])
     columns = [*headings, "n", *(c.heading for c in table.columns)]
     names_of = len(headings) if rows else len(columns)
     return TextTable(str(table.title), columns, rows, table.remarks, names_of, paper_rows)
@@ -205,11 +202,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 TIMES = re.compile(r"(\d)x\b")
-SYMBOLS = {
-    "alpha": r"$\alpha$",
-    "tau": r"$\tau$",
-    "tau/(K+1)": r"$\tau/(K+1)$",
-}
+SYMBOLS = {"alpha": r"$\alpha$", "tau": r"$\tau$", "tau/(K+1)": r"$\tau/(K+1)$"}
 """Headings in LaTeX; other headings are unchanged."""
 
 
@@ -327,7 +320,7 @@ def _json_table(table: Table) -> dict[str, object]:
             }
             for seed_row in table.seeds
         ],
-        "rows": [_json_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
+        "rows": [_json_row(s, table.paper_row(s)) for s in table.rows],
     }
 
 

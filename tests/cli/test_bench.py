@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from spsbench.errors import Exit
 from spsbench.reports.page.data import aggregate_tables, to_read
-from spsbench.reports.run_tables import run_tables
+from spsbench.reports.run_tables import run_table
 from tests.cli.forked import Forked
 from tests.oracles.command import PATIENCE, environment
 from tests.variants import first
@@ -148,7 +148,7 @@ def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, argument
     before = (bare / LOG).read_bytes()
     assert sps(*arguments, *few, "--no-texts", "--out", str(bare), "--resume").code == 0
     assert (bare / LOG).read_bytes() == before
-    assert to_read(aggregate_tables(run_tables(bare)), [""]) == (
+    assert to_read(aggregate_tables([run_table(bare)]), [""]) == (
         [],
         "0 of 0 generations can be read here.",
     )

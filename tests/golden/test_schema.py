@@ -9,7 +9,7 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.run_tables import run_tables
+from spsbench.reports.run_tables import run_table
 from spsbench.settings.records import DraftProbs, Record, RoundRecord, Score
 from spsbench.store.manifest import RUN_SCHEMA, Manifest
 from spsbench.store.records import records
@@ -67,7 +67,7 @@ def test_the_kept_run_is_read_as_it_was_made():
     assert list(cells.values()) == make.cells()
     read, written = (sorted(each, key=key) for each in (records(folder), make.records()))
     assert [record.to_json() for record in read] == [record.to_json() for record in written]
-    (table,) = run_tables(folder)
+    table = run_table(folder)
     saved = json.loads((folder / "summary.json").read_text())["rows"]
     assert [row["id"] for row in saved] == [row.cell.id for row in table.rows]
     for ours, theirs in zip(saved, table.rows, strict=True):
@@ -91,7 +91,7 @@ def test_another_schema_is_refused_in_one_line(now, tmp_path, schema):
     with pytest.raises(
         DataError, match=rf"schema {schema} \(.*expected schema {RUN_SCHEMA}\. .*anew$"
     ):
-        run_tables(copy)
+        run_table(copy)
 
 
 def test_a_cell_under_the_id_of_another_is_refused(now, tmp_path):
@@ -100,7 +100,7 @@ def test_a_cell_under_the_id_of_another_is_refused(now, tmp_path):
     del values["crc"]
     (copy / "manifest.json").write_text(json.dumps(values))
     with pytest.raises(DataError, match=r"foreign cell .* has the fields of"):
-        run_tables(copy)
+        run_table(copy)
 
 
 def test_a_planted_change_is_seen(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spsbench.reports.batch_figures import batch_figure, panels, remarks, with_batch_figures
+from spsbench.reports.batch_figures import batch_panels, panels, remarks, with_batch_figures
 from spsbench.reports.reporter import Title
 from spsbench.reports.run_tables import make_table
 from tests.reports.rows import IN_BATCHES, in_batch
@@ -22,5 +22,5 @@ def test_the_best_of_each_batch_has_plain_sampling_in_it():
 def test_a_run_without_batches_stays_as_it_was():
     whole = make_table([in_batch(k, 1) for k in (0, 2)], Title("run"))
     assert with_batch_figures(whole, whole.whole) is whole
-    assert batch_figure(whole) is None
-    assert batch_figure(replace(whole, further=())) is None
+    assert not batch_panels(whole)
+    assert not batch_panels(replace(whole, further=()))

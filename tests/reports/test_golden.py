@@ -43,10 +43,8 @@ def rendered(name: str) -> dict[str, str]:
         page = html(Report("audit", [], sections=[audit_section(AUDITS[name])]))
         return {f"{name}.html": parted(page, "<main", "</main>")}
     if name in OTHERS:
-        lines = [
-            "\n".join([title, *map(" | ".join, rows), *notes])
-            for title, _, rows, notes in figure_tables(read_results(OTHERS[name]))
-        ]
+        tables = figure_tables(read_results(OTHERS[name]))
+        lines = ["\n".join([t.title, *map(" | ".join, t.rows), *t.remarks]) for t in tables]
         return {f"{name}.txt": "\n\n".join(lines) + "\n"}
     report = REPORTS[name]
     forms = ALL_FORMS if name in ("run", "load") else FORMS

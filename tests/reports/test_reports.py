@@ -125,16 +125,16 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
 
 def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
     folder = Path(shutil.copytree(GOLDEN / str(RUN_SCHEMA), tmp_path / "run"))
-    asked, unasked = (report_on([folder], paper=paper).tables[0].paper for paper in (True, False))
-    assert [row is not None for row in asked] == [True, True]
-    assert unasked == [None, None]
-    row = report_on([folder]).tables[0].rows[0]
-    assert paper_row(row) == asked[0]
-    assert paper_row(replace(row, group="writing")) is None
+    asked, unasked = (report_on([folder], paper=paper).tables[0] for paper in (True, False))
+    assert [
+        table.paper_row(row) is not None for table in (asked, unasked) for row in table.rows
+    ] == ([True, True, False, False])
+    assert paper_row(replace(asked.rows[0], group="writing")) is None
     manifest = decoder.loads((folder / "manifest.json").read_text())
     manifest["experiment"]["paper"] = True
     (folder / "manifest.json").write_text(decoder.dumps(manifest))
-    assert report_on([folder]).tables[0].paper == asked
+    (table,) = report_on([folder]).tables
+    assert [*map(table.paper_row, table.rows)] == [*map(asked.paper_row, asked.rows)]
 
 
 def test_a_figure_is_numbers_before_it_is_a_picture():
@@ -144,7 +144,7 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
     curve, baseline, bound = times.items
     assert (curve.points, curve.best) == ((Point(4, 0.9),), Point(4, 0.9))
     assert (baseline.y, baseline.line, bound.y, bound.line) == (0.9, curve.line, 0.64, None)
-    assert efficiency.items == ()
+    assert not efficiency.items
     assert svg(replace(figure, panels=(times,))) == svg(replace(figure, panels=(times,)))
     assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
 

@@ -69,7 +69,7 @@ def test_zeros_that_stand_for_no_measurement_are_no_figures(tmp_path, value, lef
     (found,) = read_results(path)
     assert {name for name, number in values(found).items() if number is None} == left_out
     assert all(figure.get("reason") for figure in found.figures if figure["value"] is None)
-    shown = [row for _, _, rows, _ in figure_tables([found]) for row in rows]
+    shown = [row for table in figure_tables([found]) for row in table.rows]
     assert {name for name, text, _ in shown if text.startswith("n/a: ")} == left_out
     assert any("8 of 8" in note for note in found.not_comparable) == (value["completed"] == 0)
 
@@ -106,7 +106,7 @@ def refusal(path):
         shown = list(figure_tables(read_results(path)))
     except DataError as error:
         return str(error)
-    assert all(len(rows) < 5000 and len(title) < 500 for title, _, rows, _ in shown)
+    assert all(len(table.rows) < 5000 and len(table.title) < 500 for table in shown)
     return ""
 
 

@@ -18,7 +18,7 @@ from spsbench.extensions.training.texts import TargetTexts
 from spsbench.heads.head import TRAINING, mark_of
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
-from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Section, TextTable
+from spsbench.reports.reporter import Figure, Panel, Point, Report, Section, TextTable, curves
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
@@ -77,28 +77,21 @@ def curve(points: Sequence[Evaluation], title: str) -> Figure:
     """Return a figure of alpha by depth, tau, and the predicted speed-up if known, over steps."""
     depth = len(points[-1].acceptance.alpha)
     plotted_depths = sorted({0, depth // 2, depth - 1})
-    alphas = tuple(
-        Curve(
-            name=f"depth {d + 1}",
-            line=number,
-            points=tuple(Point(point.step, *point.acceptance.alpha[d]) for point in points),
-        )
-        for number, d in enumerate(plotted_depths)
+    alphas = curves(
+        (f"depth {d + 1}", (Point(point.step, *point.acceptance.alpha[d]) for point in points))
+        for d in plotted_depths
     )
-    tau = Curve(
-        name=f"K = {depth}",
-        line=len(plotted_depths),
-        points=tuple(Point(point.step, point.acceptance.tau(depth)) for point in points),
-    )
+    taus = (Point(point.step, point.acceptance.tau(depth)) for point in points)
+    gains = (Point(point.step, point.gain.speedup) for point in points if point.gain)
+    tau = curves([(f"K = {depth}", taus)], len(plotted_depths))
+    gained = curves([("at the best K", gains)], len(plotted_depths) + 1)
     panels = [
         Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
-        Panel(title="Tokens a round", x="steps", y="tau", items=(tau,)),
+        Panel(title="Tokens a round", x="steps", y="tau", items=tau),
     ]
-    gains = tuple(Point(point.step, point.gain.speedup) for point in points if point.gain)
-    if gains:
-        gained = Curve(name="at the best K", line=len(plotted_depths) + 1, points=gains)
-        panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))
-    return Figure(title=title, panels=tuple(panels))
+    if gained:
+        panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=gained))
+    return Figure(title=title, panels=panels)
 
 
 def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str) -> str:

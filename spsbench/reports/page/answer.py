@@ -112,23 +112,17 @@ def _speed_statement(row: Summary, method: str, among: int) -> Statement:
         text = "Speed-up not decided: a busy machine, and too few samples for an interval."
         return Statement("open", text)
     busy = ", measured on a busy machine" if token_time.loaded else ""
-    over = (
-        f" over {gained.n} shared generation{'s' * (gained.n != 1)}"
-        if gained.n != token_time.n
-        else ""
-    )
+    over = f" over {gained.n} shared generation{'s' * (gained.n != 1)}"
+    over *= gained.n != token_time.n
     what = f"{method} takes {token_time.mean:.2f} ms a token{busy}"
     ratio_in_words = (
         f"{gained.mean:.2f} times as fast as ArS{over}"
         if gained.mean >= 1
         else f"slower than ArS{over}, {gained.mean:.2f} times as fast"
     )
-    chosen = (
-        f" It is the fastest of {among} methods, selected on these same timings."
-        if among > 1
-        else ""
-    )
-    behind = _whole_answer(row) + chosen
+    behind = _whole_answer(row)
+    if among > 1:
+        behind += f" It is the fastest of {among} methods, selected on these same timings."
     if gained.low is None or gained.high is None:
         text = f"{what}, {ratio_in_words}; too few samples for an interval."
         return Statement("open", text + behind)

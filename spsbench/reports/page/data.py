@@ -10,9 +10,9 @@ from spsbench.metrics.rates import MS, RATES
 from spsbench.metrics.sums import SLOTS, Tally, pair_generations
 from spsbench.metrics.text_checks import compare_method_texts
 from spsbench.reports.columns import ABSENT, full
-from spsbench.reports.page.exhibits import exhibit
+from spsbench.reports.page.exhibits import LINE, exhibit
 from spsbench.reports.page.token_origins import local_tokenizer, trace
-from spsbench.reports.reporter import Figure, Level, Panel, Point, Table, TextTable, curve_of
+from spsbench.reports.reporter import Figure, Level, Panel, Point, Table, TextTable, curves
 from spsbench.reports.text import escape_piece
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
@@ -23,7 +23,6 @@ from spsbench.store.records import is_withheld
 PROMPTS = 6  # prompts shown for each task and setting
 OF_CATEGORY = 2  # prompts shown for each category, if prompts have categories
 TOKENS = 40_000  # upper limit over all shown generations
-LINE = 240  # characters of a name
 SHORT = 20  # characters of a run's name next to row names
 
 
@@ -49,7 +48,10 @@ class TableSums:
         self._prompts: dict[tuple[Cell, str | None], dict[str, None]] = {}
 
     def add(self, record: Record) -> None:
-        """Add a record to tallies and times, and keep its text if it is one of the first."""
+        """Add a record: to the tally where tables are paired; of a good one time and text as well.
+
+        A flagged time is left out; texts are kept of the first prompts alone.
+        """
         cell = self.cells[record.cell]
         if self._numbers is not None:
             number = self._numbers.setdefault(record.sample, len(self._numbers))
@@ -64,7 +66,10 @@ class TableSums:
             self._keep(cell, record)
 
     def _keep(self, cell: Cell, record: Record) -> None:
-        """Keep a record of the first prompts of its task and setting, under all methods."""
+        """Keep a record if its prompt is among the first of its task and setting, under any method.
+
+        Only a first repeat, and within the limit of tokens.
+        """
         most = PROMPTS if record.group is None else OF_CATEGORY
         plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
         work = plain, record.group
@@ -86,7 +91,7 @@ def run_names(tables: Sequence[Table]) -> list[str]:
 
 
 def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
-    """Return the sums of each table's records; samples have one number in all tables."""
+    """Return the sums of each table's records; several tables share the numbers of samples."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
     for table in tables:
@@ -145,7 +150,10 @@ class PairedCells(NamedTuple):
 def paired_runs(
     tables: Sequence[Table], aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> list[PairedCells]:
-    """Compare the cells of later tables with those of the same task and names in the first."""
+    """Compare the cells of later tables with those of the same task and names in the first.
+
+    A cell that has none there, or of which a table has no good generation, is left out.
+    """
     names = [Names(sums.cells.values()) for sums in aggregates]
     bases = {
         (cell.task, names[0].full(cell)): cell
@@ -174,7 +182,10 @@ def paired_runs(
 
 
 def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict[str, Estimate]:
-    """Return title -> estimate: ratio of token times, differences of tau and of scores."""
+    """Return title -> estimate: token time before / after, tau and scores after less before.
+
+    A figure that no pair of generations has is left out.
+    """
     token_time, tau = RATES["mean_token_time_ms"], RATES["block_efficiency"]
     differences: dict[str, Estimate | None] = {}
     if timed := pair_generations((before, after), "started"):
@@ -192,13 +203,13 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
 def run_differences(pairs: Sequence[PairedCells], base: str) -> tuple[Figure | None, TextTable]:
     """Return the differences between runs as a plot and as a table; `base` names the first run."""
     titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
-    names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
+    names = [f"{pair.name}, {pair.run}" for pair in pairs]
     panels, rows = [], []
     for title in titles:
         values = (Point.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
         none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
-        curves = curve_of("difference", values, 0)
-        panels.append(Panel(title=title, x="", items=(none, *curves), rows=names))
+        (curve,) = curves([("difference", values)])
+        panels.append(Panel(title=title, x="", items=[none, curve], rows=names))
     for pair in pairs:
         estimates = [(title, pair.differences.get(title)) for title in titles]
         cells = [

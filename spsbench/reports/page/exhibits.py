@@ -10,19 +10,10 @@ from spsbench.messages import visible
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
-from spsbench.reports.batch_figures import batch_figure
-from spsbench.reports.columns import PaperRow, headline, paper_value
+from spsbench.reports.batch_figures import batch_panels
+from spsbench.reports.columns import headline, paper_value
 from spsbench.reports.figure1 import by_k, lines_by_k
-from spsbench.reports.reporter import (
-    Curve,
-    Figure,
-    Level,
-    Panel,
-    Point,
-    Section,
-    Table,
-    curve_of,
-)
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table, curves
 from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
 from spsbench.tables import read_table
@@ -34,8 +25,8 @@ QUANTILES = 101  # points of a quantile curve with more generations than this
 LINE = 240  # characters of a name
 Labels = Mapping[str, str]
 """Cell -> its name."""
-Rows = Sequence[tuple[Summary, PaperRow | None]]
-"""The rows of a table over all categories, each with the paper's."""
+Rows = Sequence[Summary]
+"""The rows of a table over all categories."""
 
 
 def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Figure]:
@@ -45,14 +36,13 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
         times: mean token time of each generation in ms, by cell.
         answered: a section of the report is the whole answer, and has its own curves.
     """
-    pairs = zip(table.rows, table.paper, strict=True)
-    rows = [(row, paper) for row, paper in pairs if row.group is None]
-    of_cells = Names(row.cell for row, _ in rows)
-    texts = labels([of_cells.full(row.cell) for row, _ in rows], LINE)
-    names = {row.cell.id: text for (row, _), text in zip(rows, texts, strict=True)}
+    rows = table.whole
+    of_cells = Names(row.cell for row in rows)
+    texts = labels([of_cells.full(row.cell) for row in rows], LINE)
+    names = {row.cell.id: text for row, text in zip(rows, texts, strict=True)}
     shown = [
-        *([] if answered else [_against_k(table), _by_batch(table)]),
-        *_headlines(rows, of_cells),
+        *([] if answered else [_against_k(table), exhibit("by-batch", batch_panels(table))]),
+        *_headlines(table, of_cells),
         _by_position(rows, names),
         _latency(rows, names, times),
         _parts(rows, names),
@@ -63,7 +53,7 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
 
 
 def of_section(section: Section, number: int) -> Iterator[Figure]:
-    """Yield the figures of a finding."""
+    """Yield the figures of a finding, with its title and explanation and an id by `number`."""
     for at, figure in enumerate(section.figures):
         yield replace(
             figure,
@@ -111,37 +101,31 @@ def _against_k(table: Table) -> Figure | None:
     return exhibit("against-k", [*table.figure.panels[:3], *more])
 
 
-def _by_batch(table: Table) -> Figure | None:
-    """Return the plots by batch; None where the table has no batches."""
-    figure = batch_figure(table)
-    return None if figure is None else exhibit("by-batch", figure.panels)
-
-
-def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
+def _headlines(table: Table, names: Names) -> Iterator[Figure]:
     """Yield the headline figures and scores of each task and setting, one row a method."""
-    alone = any(row.predicted_speedup and row.speedup is None for row, _ in rows)
+    rows = table.whole
+    alone = any(row.predicted_speedup and row.speedup is None for row in rows)
     figures = [
         figure for figure in TEXTS["headlines"].items() if alone or figure[0] != "predicted_speedup"
     ]
-    metrics = sorted(headline([row for row, _ in rows]))
-    figures[2:2] = [(f"quality.{metric}", visible(metric)) for metric in metrics]
-    by_work = group_by(rows, lambda pair: names.work(pair[0].cell))
+    figures[2:2] = [(f"quality.{metric}", visible(metric)) for metric in sorted(headline(rows))]
+    by_work = group_by(rows, lambda row: names.work(row.cell))
     for number, (work, of_work) in enumerate(by_work.items()):
-        methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
+        methods = labels([names.how(row.cell) for row in of_work], LINE)
         panels = []
         for figure, title in figures:
-            points = [Point.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
+            points = [Point.of(at, row.figures.get(figure)) for at, row in enumerate(of_work)]
             paper_points = [
                 Point(at, value)
-                for at, (_, paper) in enumerate(of_work)
-                if points[at] and paper and (value := paper_value(paper, figure)) is not None
+                for at, row in enumerate(of_work)
+                if points[at] and (value := paper_value(table.paper_row(row), figure)) is not None
             ]
-            ours = _curve("measured" if not figure.startswith("terms.") else "predicted", points, 0)
-            theirs = _curve("the paper's (Chinchilla, another machine)", paper_points, 1)
-            items: list[Curve | Level] = [*ours, *(theirs if ours else [])]
-            if ours and "speedup" in figure:
+            ours = "predicted" if figure.startswith("terms.") else "measured"
+            named = (ours, points), ("the paper's (Chinchilla, another machine)", paper_points)
+            items: list[Curve | Level] = [*curves(named, joined=False)]
+            if items and "speedup" in figure:
                 items.append(Level(name="as fast as ArS", y=1.0))
-            panels.append(Panel(title=title, x="", items=tuple(items), rows=methods))
+            panels.append(Panel(title=title, x="", items=items, rows=methods))
         if drawn := exhibit("headlines", panels):
             title = f"{drawn.title}{': ' * bool(work)}{work}"
             terms = (figure.removeprefix("terms.").partition(".")[0] for figure, _ in figures)
@@ -150,105 +134,86 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
 
 def _by_position(rows: Rows, names: Labels) -> Figure | None:
     """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
-    chains = [row for row, _ in rows if not row.sibling_at]
-    trees = [row for row, _ in rows if row.sibling_at]
+    chains = [row for row in rows if not row.sibling_at]
+    trees = [row for row in rows if row.sibling_at]
     panels = []
     for x, of_rows, figure in (
         ("position in the round", chains, "alpha_at"),
         ("depth in the tree", trees, "alpha_at"),
         ("child of its node, in the order sampled", trees, "sibling_at"),
     ):
-        items = [
-            curve
-            for line, row in enumerate(of_rows)
-            for curve in _curve(
-                names[row.cell.id],
-                [Point.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
-                line,
-                joined=True,
-            )
-        ]
+        rates = ((names[row.cell.id], enumerate(getattr(row, figure), 1)) for row in of_rows)
+        items = curves((name, (Point.of(*pair) for pair in pairs)) for name, pairs in rates)
         title = f"By {x}" if trees else ""
-        panels.append(
-            Panel(title=title, x=x, y="accepted / tested", items=tuple(items), whole=True)
-        )
+        panels.append(Panel(title=title, x=x, y="accepted / tested", items=items, whole=True))
     return exhibit("by-position", panels)
 
 
 def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
-    """Plot the quantiles of the token time over generations, a curve a row; None: no times."""
-    curves = []
-    for line, (row, _) in enumerate(rows):
+    """Plot quantiles of the generations' token times, a curve a row with two or more; None: none.
+
+    `times`: cell -> token times in ms.
+    """
+    quantiles = []
+    for row in rows:
         values = np.array(times.get(row.cell.id, ()))
-        if len(values) > 1:
-            shares = np.linspace(0, 100, min(QUANTILES, len(values)))
-            quantiles = np.percentile(values, shares)
-            points = [Point(*pair) for pair in zip(quantiles, shares, strict=True)]
-            name = names[row.cell.id]
-            curves.append(Curve(name=name, points=tuple(points), line=line, dense=True))
+        shares = np.linspace(0, 100, min(QUANTILES, len(values)))
+        points = zip(np.percentile(values, shares), shares, strict=True) if len(values) > 1 else ()
+        quantiles.append((names[row.cell.id], (Point(*point) for point in points)))
     x, y = "ms a token, mean of a generation", "generations that are faster, %"
-    return exhibit("latency", [Panel(x=x, y=y, items=tuple(curves))])
+    return exhibit("latency", [Panel(x=x, y=y, items=curves(quantiles, dense=True))])
 
 
 def _parts(rows: Rows, names: Labels) -> Figure | None:
     """Plot the mean time of a round as stacked shares, a row a cell; None: none was split."""
-    loops = [(row, loop) for row, _ in rows if (loop := row.loop_time_ms) and row.target_share]
-    curves = []
-    for line, (name, figure) in enumerate(SHARES):
-        points = [
-            Point(at, loop.mean * share.mean, None, None, loop.loaded)
-            for at, (row, loop) in enumerate(loops)
-            if (share := getattr(row, figure)) is not None
-        ]
-        curves += _curve(name, points, line)
-    panel = Panel(
-        x="loop time, ms",
-        items=tuple(curves),
-        rows=tuple(names[row.cell.id] for row, _ in loops),
-        stacked=True,
+    loops = [(row, loop) for row in rows if (loop := row.loop_time_ms) and row.target_share]
+    parts = (
+        (
+            name,
+            [
+                Point(at, loop.mean * share.mean, None, None, loop.loaded)
+                for at, (row, loop) in enumerate(loops)
+                if (share := getattr(row, figure)) is not None
+            ],
+        )
+        for name, figure in SHARES
     )
+    methods = [names[row.cell.id] for row, _ in loops]
+    panel = Panel(x="loop time, ms", items=curves(parts, joined=False), rows=methods, stacked=True)
     return exhibit("parts", [panel])
 
 
 def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
     """Plot each score against the mean token time, a panel a metric; None without scores."""
     panels = []
-    for metric in sorted(headline([row for row, _ in rows])):
-        curves = [
-            curve
-            for line, (row, _) in enumerate(rows)
-            for curve in _curve(
-                names[row.cell.id],
-                [_against(row.mean_token_time_ms, row.quality.get(metric))],
-                line,
-            )
-        ]
-        name = visible(metric)
-        panels.append(Panel(x="mean token time, ms", y=name, items=tuple(curves)))
+    for metric in sorted(headline(rows)):
+        points = [_against(row.mean_token_time_ms, row.quality.get(metric)) for row in rows]
+        items = _a_point_a_row(rows, names, points)
+        panels.append(Panel(x="mean token time, ms", y=visible(metric), items=items))
     return exhibit("speed-quality", panels)
 
 
 def _prediction_figure(rows: Rows, names: Labels) -> Figure | None:
     """Plot the measured speed-up against the predicted one, a point a row; None: no row."""
-    curves = [
-        curve
-        for line, (row, _) in enumerate(rows)
-        if row.cell.k != 0
-        for curve in _curve(
-            names[row.cell.id], [_against(row.predicted_speedup, row.speedup)], line
-        )
+    points = [
+        None if row.cell.k == 0 else _against(row.predicted_speedup, row.speedup) for row in rows
     ]
-    if not curves:
+    xs = [point.x for point in points if point is not None]
+    if not xs:
         return None
-    xs = [point.x for curve in curves for point in curve.points]
     ends = tuple(Point(x, x) for x in (min(xs), max(xs)))
     line = Curve(name="measured as predicted", points=ends, line=len(rows), dense=True)
-    return exhibit("predicted", [Panel(x="predicted", y="measured", items=(line, *curves))])
+    items = [line, *_a_point_a_row(rows, names, points)]
+    return exhibit("predicted", [Panel(x="predicted", y="measured", items=items)])
 
 
 def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
     return None if x is None else Point.of(x.mean, y)
 
 
-def _curve(name: str, points: Iterable[Point | None], line: int, **look: bool) -> list[Curve]:
-    return curve_of(name, points, line, **{"joined": False, **look})
+def _a_point_a_row(rows: Rows, names: Labels, points: Iterable[Point | None]) -> list[Curve]:
+    """Return a curve of one point for each row that has one."""
+    return curves(
+        ((names[row.cell.id], [point]) for row, point in zip(rows, points, strict=True)),
+        joined=False,
+    )

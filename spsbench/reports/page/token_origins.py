@@ -57,13 +57,16 @@ def trace(
 
 
 def token_origins(r: RoundRecord) -> list[Origin]:
-    """Return the origin of each emitted token of a round; a cut round lacks the last tokens."""
+    """Return the origin of each emitted token of a round; a cut round lacks the last tokens.
+
+    UNTOLD: all, of several passes or none; the last, where the number of drafted is unknown.
+    """
     if r.passes != 1:
         return [Origin.UNTOLD] * r.emitted
     if r.drafted == 0:
         return [Origin.PLAIN] * r.emitted
-    final = Origin.BONUS if r.full else Origin.RECOVERED
-    final = final if r.drafted > 0 else Origin.UNTOLD
+    known = Origin.BONUS if r.full else Origin.RECOVERED
+    final = known if r.drafted > 0 else Origin.UNTOLD
     return ([Origin.ACCEPTED] * r.accepted + [final])[: r.emitted]
 
 
@@ -76,19 +79,17 @@ def token_texts(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[in
 
 
 def local_tokenizer(model: ModelSpec) -> Tokenizer | None:
-    """Load the tokenizer of a model from local files, without network; None if unavailable."""
-    folder = BUNDLED.get(model.id) or Path(model.id).expanduser()
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        cached = _cached_folder(model)
-        if cached is None:
-            return None
-        file = cached
+    """Load the tokenizer of a model from its folder or the hub's cache; None if it cannot."""
     from tokenizers import Tokenizer as Fast
 
+    file: Any = (BUNDLED.get(model.id) or Path(model.id).expanduser()) / "tokenizer.json"
     try:
-        return _Plain(Fast.from_file(str(file)).decode)
-    except Exception:  # any error in the file: the page shows ids instead
+        if not file.is_file():
+            from huggingface_hub import try_to_load_from_cache
+
+            file = try_to_load_from_cache(model.id, "tokenizer.json", revision=model.revision)
+        return _Plain(Fast.from_file(str(file)).decode) if file else None
+    except Exception:  # any error in the name or the file: the page shows ids instead
         return None
 
 
@@ -98,18 +99,6 @@ class _Plain:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self._decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-
-
-def _cached_folder(model: ModelSpec) -> Path | None:
-    """Return the cached tokenizer.json of a model of the hub; None where there is none."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        path = try_to_load_from_cache(model.id, "tokenizer.json", revision=model.revision)
-    except (HFValidationError, OSError):
-        return None
-    return Path(path) if isinstance(path, str) else None
 
 
 def _agree(joined: str, recorded: str) -> bool:

@@ -11,7 +11,7 @@ from spsbench.loop.types import Guarantee, Round
 from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
 from spsbench.planning.forecast.rounds import RULES, Acceptances, Ints, Rounds, simulate_rounds
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell import AUTO, Cell, CellRequest
+from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.cell_from_options import TARGET, fill, inner_drafters, own_copy
 from spsbench.settings.commands import LISTS
 from spsbench.settings.method import Drafting
@@ -31,27 +31,25 @@ def candidate_cells(
 ) -> list[Cell]:
     """Return a resolved cell for each valid candidate; UsageError where no combination is valid.
 
+    Candidates are in the order of `methods_of`, each by K, then by schedule.
+
     Args:
         options: options of cells; those of `LISTS` are lists.
         ks: the K to compare.
         resolver: resolves a request; with tokenizers it chooses the drafter as well.
         heads: draft id or folder -> name of its drafter, for the drafts that are heads.
     """
-    cells = resolve_valid(candidate_requests(options, ks, heads), resolver)
+    depths: list[dict[str, Any]] = [{"k": k} for k in ks]
+    depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
+    requests = (
+        fill({**base, **depth})
+        for base in methods_of(options, heads)
+        for depth in (depths if "drafter" in base else [{}])
+    )
+    cells = resolve_valid(requests, resolver)
     if not cells:
         raise UsageError("nothing to compare: expected a drafter")
     return cells
-
-
-def candidate_requests(
-    options: Mapping[str, Any], ks: Iterable[int], heads: Mapping[str, str]
-) -> Iterator[CellRequest]:
-    """Yield a request for each drafter, draft and rule, times each K and schedule."""
-    depths: list[dict[str, Any]] = [{"k": k} for k in ks]
-    depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
-    for base in methods_of(options, heads):
-        for depth in depths if "drafter" in base else [{}]:
-            yield fill({**base, **depth})
 
 
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from random import Random
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from spsbench.methods.measured_costs import RoundMeter, turn_tokens
 from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import check_weights, plan_of, warp_of
 from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
+from spsbench.metrics.sums import group_by
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.devices import card_of
@@ -75,13 +76,8 @@ class PhaseCount:
 
 
 Watch = Callable[[PhaseCount], Any]
-
-
-class Meter(Protocol):
-    """A timer of parts, each of them once a turn."""
-
-    def turn(self) -> None:
-        """Time every part once."""
+Meter = PassMeter | LoopMeter | RoundMeter
+"""Times each of its parts once a turn."""
 
 
 def pass_weight_bytes(model: PreTrainedModel) -> int:
@@ -260,10 +256,8 @@ def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
 
 def first_by(key_of: Callable[[Cell], Key], pairs: Sequence[Pair]) -> dict[Key, Pair]:
     """Return the first of the cells with each key, in their order."""
-    firsts: dict[Key, Pair] = {}
-    for pair in pairs:
-        firsts.setdefault(key_of(pair[0]), pair)
-    return firsts
+    groups = group_by(pairs, lambda pair: key_of(pair[0]))
+    return {key: members[0] for key, members in groups.items()}
 
 
 def values_to_reach(values: Sequence[int], most: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,10 @@ from spsbench.loop.types import (
     Draft,
     Drafter,
     GoOn,
-    Guarantee,
     Limits,
     Noise,
     Purpose,
     Scores,
-    Verdict,
     Verifier,
 )
 from spsbench.methods.measured_costs import GivenSchedule, greatest_batch, together
@@ -137,25 +135,6 @@ class PrecomputedDrafter(Drafter):
         )
 
 
-class TimedVerifier(Verifier):
-    """A `Verifier` that measures the time of the rule."""
-
-    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY  # makes no promise itself
-
-    def __init__(self, verifier: Verifier, watch: Stopwatch) -> None:
-        self._verifier, self._watch = verifier, watch
-        self.__wrapped__ = verifier
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Return the reason of the wrapped rule."""
-        return self._verifier.refuses(drawn, tree)
-
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Run the wrapped rule and measure its time."""
-        with self._watch.running():
-            return self._verifier(draft, q, noise)
-
-
 def sample_draft(logits: Tensor, warp: ToProbs, drawn: Drawn) -> Draft:
     """Return a draft of N tokens from [N, V] logits: the argmax for `POINT`, else sampled."""
     if drawn is Drawn.POINT:
@@ -189,13 +168,15 @@ class LoopMeter:
         self._sampling, self._verify = Stopwatch(logits.device), Stopwatch(logits.device)
         self._schedule, self._draw = GivenSchedule(), draw
         self._turns: list[Floats] = []
+        rule: Any = self._verify.running()(verifier)  # a function: a call runs the rule, timed
+        rule.refuses = verifier.refuses
         self._rounds = decode(
             [0] * PROMPT,
             target=PrecomputedLM(logits),
             drafter=PrecomputedDrafter(sample_draft(logits[:-1], warp, plan.drawn), plan),
-            verifier=TimedVerifier(verifier, self._verify),
+            verifier=rule,
             schedule=self._schedule,
-            warp=self._timed(warp),
+            warp=self._sampling.running()(warp),
             noise=PhiloxStream(0, "free"),
             limits=Limits(ENDLESS),
             processors=processors,
@@ -219,10 +200,3 @@ class LoopMeter:
         whole = next(self._rounds).seconds
         sampling, verify = self._sampling.lap(), self._verify.lap()
         return sampling, verify, max(whole - sampling - verify, 0.0)
-
-    def _timed(self, warp: ToProbs) -> ToProbs:
-        def timed(logits: Tensor) -> Tensor:
-            with self._sampling.running():
-                return warp(logits)
-
-        return timed

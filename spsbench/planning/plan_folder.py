@@ -80,11 +80,11 @@ def load_plan(folder: Path) -> PlanRecord:
 
 def runs_of(folder: Path, record: PlanRecord) -> dict[str, Progress]:
     """Return folder name -> progress of the runs that have begun: texts, then real rounds."""
-    names = [name for name in (TEXTS, record.confirm) if name]
-    runs = {
-        name: progress_of(folder / name) for name in names if (folder / name / MANIFEST).exists()
+    return {
+        name: progress
+        for name in (TEXTS, record.confirm)
+        if name and (folder / name / MANIFEST).exists() and (progress := progress_of(folder / name))
     }
-    return {name: progress for name, progress in runs.items() if progress is not None}
 
 
 def incomplete(folder: Path, record: PlanRecord) -> str:

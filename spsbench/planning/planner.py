@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from spsbench.messages import ignore
 from spsbench.methods.build import use_threads
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
+from spsbench.metrics.sums import group_by
 from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.folder import local_folder
@@ -118,7 +120,7 @@ class Planner:
     workers: Workers = Workers()
 
     def __post_init__(self) -> None:
-        self._progress, self._phase, self._count = PlanProgress(), "texts", PhaseCount()
+        self._progress, self._count = PlanProgress(), PhaseCount()
         self._models = Models(self.model_cache)
         self._plain = self.cells[0].auto_regressive
 
@@ -131,7 +133,9 @@ class Planner:
         self._begin()
         traced, held_back = self._prompts(self._fits())
         self._note(new_prompts=len(held_back) or None)
-        traces = self._given or self._traces(traced)
+        traces, texts = self._given, (TEXTS, traced, PROMPTS, [self._plain], self.cells)
+        if traces is None and self._run(*texts, self.workers):
+            traces = read_traces([self.folder / TEXTS])
         if traces is None or self.stop():
             return None
         costs = self._costs(traced, traces)
@@ -243,11 +247,6 @@ class Planner:
         part = once(spec=self.spec, task=self.task, cells=(self._plain, *cells))
         return fitting(part, self._models)
 
-    def _traces(self, samples: Sequence[Sample]) -> Traces | None:
-        """Generate texts of ArS and trace all drafts; None: stopped."""
-        complete = self._run(TEXTS, samples, PROMPTS, [self._plain], self.cells, self.workers)
-        return read_traces([self.folder / TEXTS]) if complete else None
-
     def _run(
         self,
         name: str,
@@ -270,14 +269,15 @@ class Planner:
         work = {"task": spec, "prompt_version": task.prompt_version}
         work_cells, work_traced = ([c.but(**work) for c in some] for some in (cells, traced))
         part = once(spec=spec, task=task, cells=tuple(work_cells), traced=tuple(work_traced))
+        phase, tracing = ("texts", "traces") if name == TEXTS else ("real rounds", "real rounds")
         benchmark = Benchmark(
             place=OutputFolder(out=self.folder / name, resume=True, score=False),
             access=self.access,
             model_cache=self.model_cache,
             name=name,
             workers=workers,
-            watch=lambda progress: self._show(self._phase, progress),
-            traced=partial(self._counted, "traces" if self._phase == "texts" else self._phase),
+            watch=partial(self._show, phase),
+            traced=partial(self._counted, tracing),
             stop=self.stop,
         )
         seed, threads = self._plain.seed, self.access.threads
@@ -321,17 +321,14 @@ class Planner:
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """Return a cell for each draft and rule, with its models."""
-        traced_cells = [cell for cell in self.cells if Drafting.of(cell) in traces.drafts]
-        firsts = {Method.of(c).group: c for c in reversed(traced_cells)}
-        return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
+        traced_cells = (cell for cell in self.cells if Drafting.of(cell) in traces.drafts)
+        groups = group_by(traced_cells, lambda cell: Method.of(cell).group).values()
+        return [(cells[0], self._models(cells[0])) for cells in groups]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
         """Return the tokens of the prompts in order, concatenated, at most `LONGEST`."""
-        tokens: list[int] = []
-        for sample in samples:
-            if len(tokens) < LONGEST:
-                tokens += prompt_ids(models, self._plain, sample)
-        return tokens[:LONGEST]
+        tokens = (token for s in samples for token in prompt_ids(models, self._plain, s))
+        return [*islice(tokens, LONGEST)]
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
         """Return cells for real rounds: the best K of `confirm` methods, and unpredicted ones."""
@@ -356,7 +353,6 @@ class Planner:
         if not best or not held_back:
             self._note(confirm=None)
             return
-        self._phase = "real rounds"
         name = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
         self._note(confirm=name, finished=self._record.finished and self._record.confirm == name)
         traced = {sample for _, sample, _ in traces.texts}

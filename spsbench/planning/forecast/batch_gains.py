@@ -21,6 +21,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs import BatchCosts, Costs
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.forecast.recommendation import NOTICED
 from spsbench.settings.cell import Cell
@@ -131,11 +132,8 @@ def engine_table(gains: Mapping[int, Mapping[Method, Estimate]]) -> tuple[str, l
     """
     tops: dict[Method, list[tuple[float, int]]] = {}  # group -> (gain, K) at each size
     for by_method in gains.values():
-        best: dict[Method, tuple[float, int]] = {}
-        for method, gained in by_method.items():
-            top = gained.mean, method.k or 0
-            best[method.group] = max(best.get(method.group, top), top)
-        for group, top in best.items():
+        for group, methods in group_by(by_method, lambda method: method.group).items():
+            top = max((by_method[method].mean, method.k or 0) for method in methods)
             tops.setdefault(group, []).append(top)
     group = max(tops, key=lambda group: sum(max(gained, 1.0) for gained, _ in tops[group]))
     ks = [k if gained >= NOTICED else 0 for gained, k in tops[group]]

@@ -87,52 +87,44 @@ class Forecasts:
         drafts = {f.method.drafting: f for f in reversed(self.by_method)}
         shapes = [f for drafting, f in drafts.items() if drafting.is_shape]
         estimated = {str(f.method.drafting) for f in self.all if not f.exact}
-        simulated = {str(f.method.schedule) for f in self.all if f.simulated}
+        simulated = {str(f.method.schedule) for f in self.all if f.rounds.simulated}
         factors = ", ".join(f"{part} times {by:g}" for part, by in costs.changed.items())
-        rows = (
-            (
-                True,
-                f"Predicted from {best.texts} texts, {self.tokens} tokens in all, and costs that "
-                f"were measured {costs.turns} times; intervals: 95 %, for "
-                f"{self.new_prompts or best.texts} other prompts and other timings.",
-            ),
-            (
-                few > 0,
+        lines = [
+            f"Predicted from {best.texts} texts, {self.tokens} tokens in all, and costs that were "
+            f"measured {costs.turns} times; intervals: 95 %, for {self.new_prompts or best.texts} "
+            "other prompts and other timings."
+        ]
+        if few > 0:
+            lines.append(
                 f"The trace is too short for an interval: it has {best.texts} texts, and needs "
-                f"{few} more, about {round(self.tokens / best.texts * few)} tokens.",
-            ),
-            (
-                costs.busy,
+                f"{few} more, about {round(self.tokens / best.texts * few)} tokens."
+            )
+        if costs.busy:
+            lines.append(
                 "Other work kept this machine busy while the costs were measured: the intervals "
-                "were widened for it. End it (top shows it) and plan again.",
-            ),
-            *(
-                (
-                    True,
-                    f"The costs contradict each other: {c}. Predictions take both to last as long.",
-                )
-                for c in costs.contradictions()
-            ),
-            *((True, f"{f.method}: {lacks(f, self.needs(f))}") for f in shapes),
-            (bool(factors), f"What if: {factors}."),
-            (
-                True,
-                f"A round of {best.method} takes {best.round_ms:.2f} ms; fixed per round: "
-                f"{best.shares['unexplained'] * best.round_ms:+.2f} ms, not explained by its "
-                "parts.",
-            ),
-            (
-                bool(estimated),
-                f"Counts of {', '.join(sorted(estimated))} are estimates: what it drafts depends "
-                "on more than the text.",
-            ),
-            (
-                bool(simulated),
-                f"Counts of {', '.join(sorted(simulated))} are simulated: they depend on all "
-                "earlier rounds.",
-            ),
+                "were widened for it. End it (top shows it) and plan again."
+            )
+        lines += [
+            f"The costs contradict each other: {c}. Predictions take both to last as long."
+            for c in costs.contradictions()
+        ]
+        lines += [f"{f.method}: {lacks(f, self.needs(f))}" for f in shapes]
+        lines += [f"What if: {factors}."] * bool(factors)
+        lines.append(
+            f"A round of {best.method} takes {best.round_ms:.2f} ms; fixed per round: "
+            f"{best.shares['unexplained'] * best.round_ms:+.2f} ms, not explained by its parts."
         )
-        return [remark for holds, remark in rows if holds]
+        if estimated:
+            lines.append(
+                f"Counts of {', '.join(sorted(estimated))} are estimates: what it drafts depends "
+                "on more than the text."
+            )
+        if simulated:
+            lines.append(
+                f"Counts of {', '.join(sorted(simulated))} are simulated: they depend on all "
+                "earlier rounds."
+            )
+        return lines
 
 
 def best_of(forecasts: Sequence[Prediction]) -> Prediction:

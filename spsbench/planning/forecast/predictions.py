@@ -148,18 +148,13 @@ class Prediction:
         """Return the number of texts."""
         return self.rounds.texts
 
-    @property
-    def simulated(self) -> bool:
-        """Return whether where rounds start is simulated."""
-        return self.rounds.simulated
-
     @cached_property
     def sums(self) -> Totals:
         """Return the sums over all texts."""
         return Totals(*map(float, self.tally.rows.sum(0)[: len(Totals._fields)]))
 
     def figure(self, name: str) -> Estimate | None:
-        """Return a figure of `RATES` over these texts."""
+        """Return a figure of `RATES` over these texts; None where nothing tells it."""
         rate = RATES[name]
         jackknife = self.tally.jackknife(self.tally.rows)
         return jackknife.estimate(rate, AT[rate.denominator], rate.scale)
@@ -356,7 +351,7 @@ def tau_of(
     traced: Sequence[tuple[Written, Along]],
     simulate: Simulate | None = None,
 ) -> float:
-    """Return the block efficiency of a method over texts, expected tokens a round."""
+    """Return the block efficiency of a method over all texts: their tokens / expected rounds."""
     texts = len(traced)
     expected = [rounds_of(method, draft, *pair, texts, simulate=simulate) for pair in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)

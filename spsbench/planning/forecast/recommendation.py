@@ -125,6 +125,7 @@ def recommend(
     among = "it is" if candidates == 1 else f"the best of {candidates} candidates is"
     expected = Decision.UNDECIDED if best is None else decide(best.speedup)
     if best is not None and (measured is None or measured.doubt):
+        verdict, leaning = Decision.UNDECIDED, expected
         maybe = expected in (Decision.SPECULATE, Decision.UNDECIDED)
         reason = "It may pay" if maybe else "It hardly pays by the prediction"
         reason += ", but no real rounds were measured."
@@ -136,30 +137,23 @@ def recommend(
         numbers = (
             f"Not decided: {among} predicted to be {format_estimate(best.speedup)} ({method}){fate}"
         )
-        if expected in NO_GAIN:
-            numbers += f" {lacks(best, needs)}"
-        return Recommendation(
-            verdict=Decision.UNDECIDED, best=method, reason=reason, numbers=numbers
-        )
-    if measured is None:
+    elif measured is None:
         raise ValueError(f"{method}: expected a prediction or a measurement")
-    verdict = decide(measured.speedup)
-    if measured.speedup.low is None and (
-        doubt or measured.speedup.loaded or verdict is not expected
-    ):
-        verdict = Decision.UNDECIDED
-    figures = f"{format_estimate(measured.speedup)} measured, " + (
-        "which no text predicts" if best is None else f"{best.speedup.mean:.2f}x predicted"
-    )
-    numbers = {
-        Decision.SPECULATE: f"Speculate with {method}: {figures}.",
-        Decision.UNDECIDED: f"Not decided: {method} is {figures}.",
-    }.get(verdict, f"Do not speculate: {among} {figures} ({method}).")
-    if best is not None and verdict in NO_GAIN:
+    else:
+        gained, verdict = measured.speedup, decide(measured.speedup)
+        if gained.low is None and (doubt or gained.loaded or verdict is not expected):
+            verdict = Decision.UNDECIDED
+        leaning, reason = verdict, why(verdict, best, needs)
+        figures = f"{format_estimate(gained)} measured, " + (
+            "which no text predicts" if best is None else f"{best.speedup.mean:.2f}x predicted"
+        )
+        numbers = {
+            Decision.SPECULATE: f"Speculate with {method}: {figures}.",
+            Decision.UNDECIDED: f"Not decided: {method} is {figures}.",
+        }.get(verdict, f"Do not speculate: {among} {figures} ({method}).")
+    if best is not None and leaning in NO_GAIN:
         numbers += f" {lacks(best, needs)}"
-    return Recommendation(
-        verdict=verdict, best=method, reason=why(verdict, best, needs), numbers=numbers
-    )
+    return Recommendation(verdict=verdict, best=method, reason=reason, numbers=numbers)
 
 
 def decide(gained: Estimate) -> Decision:

@@ -167,11 +167,13 @@ class Rounds:
         return np.minimum(self.requested, self.acceptances.longest[self.starts])
 
     def sizes(self, context: int, *, alike: bool = False) -> tuple[Ints, Floats]:
-        """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] weights.
+        """Return the distinct [U, 3] (requested, drafted, context // STEP), and how often, [U].
+
+        Requested are the slots that the draft computes; how often is an expected number of rounds.
 
         Args:
             context: tokens of the prompt.
-            alike: all contexts are priced alike.
+            alike: all contexts are priced alike, and count as 0.
         """
         passes, drafted = self.acceptances.passes, self.drafted
         computed = self.requested
@@ -203,7 +205,7 @@ class Rounds:
         return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < later_tokens)).sum(1))
 
     def acceptance(self) -> tuple[float, float]:
-        """Return expected acceptances and tests; with an overlap, those of `sps`."""
+        """Return (expected acceptances, tests); with an overlap, as `sps` would accept them."""
         kept, tested = self.slots
         if self.acceptances.overlap is None:
             return float(kept.sum()), float(tested.sum())

@@ -133,7 +133,9 @@ class Account:
         return None
 
     def at(self, paths: Sequence[str]) -> Any:
-        """Return what is at the first of some paths that the entry has, and read it; or None.
+        """Return what is at the first path with a value, and note it as read; None: none has one.
+
+        JSON of an API in a text on the way is replaced by what it holds.
 
         Args:
             paths: as `value_at` takes them. Empty: the entry itself.
@@ -189,7 +191,7 @@ class Account:
                 yield cut(path), in_body
 
     def _repeats(self, value: Any) -> bool:
-        """Return whether a text is part of one that was read."""
+        """Return whether a text is part of one that was read; False after `MOST_COMPARED` calls."""
         self._compared += 1
         words = value.strip() if isinstance(value, str) else ""
         return (

@@ -161,7 +161,10 @@ def seconds(
 
 
 def passes(fields: Mapping[str, float], batch: int, most: int) -> Surface:
-    """Return the seconds of a pass of the target by tokens of each text and context."""
+    """Return the seconds of a pass of the target over 1 .. `most` rows of each text, by context.
+
+    Contexts are 0, `LONGEST` and where the line between bends; 0 alone where none matters.
+    """
     params, rows, cached = fields["params"], range(1, most + 1), batch * fields["kv_bytes"]
     contexts = {0}
     if cached and math.isnan(fields["context"]):

@@ -118,7 +118,10 @@ def role_of(message: object) -> str | None:
 
 
 def choose_message(item: Any) -> Any:
-    """Return the message inside an object that keeps versions of it, or says how it was made."""
+    """Return the message in an object of a chat program or of LangChain; else the item itself.
+
+    Of several versions it is the selected, or the last; a role outside it is written into it.
+    """
     if not isinstance(item, dict):
         return item
     versions = item.get("versions")
@@ -312,7 +315,11 @@ Holders = tuple[dict[str, Any], ...]
 
 
 def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tuple[Any, Holders]]:
-    """Yield each answer of a response in any API, a text, a message or parts, and what holds it."""
+    """Yield each answer of a response in any API, and the objects around it, the nearest first.
+
+    An answer is a text, a message, parts or ids: whatever holds none of the known fields. Of a
+    list of messages it is the last. `outer`: objects around `value`.
+    """
     value = unpack_json(value)
     if isinstance(value, list):
         typed = [
@@ -351,8 +358,7 @@ def reply_of(account: Account, answer: Any) -> Reply | None:
     content = Content()
     read_into(account, answer, content, content.texts)
     if not (content.texts or content.thoughts or content.calls):
-        account.others.pop(f"a part of type {cut(next(iter(answer), ''))}", None) if isinstance(
-            answer, dict
-        ) else None
+        if isinstance(answer, dict):
+            account.others.pop(f"a part of type {cut(next(iter(answer), ''))}", None)
         return None
     return Reply.of(content.message("assistant"))

@@ -3,7 +3,6 @@
 What holds no usable request raises `LeftOutError`, and is counted by its reason.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -80,10 +79,9 @@ def fields_of(entry: object) -> str:
 
 
 def iterate_entries(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the entries of a value, one or those of a container, and why not: empty, they are read.
+    """Yield (entry, why it is left out, or "") of a line: its value, or what a container holds.
 
-    Raises:
-        LeftOutError: a list that is no conversation.
+    A list is the messages of one entry.
     """
     if not isinstance(value, dict):
         yield ({"messages": value} if isinstance(value, list) else value), ""
@@ -144,12 +142,11 @@ def numbered_to_lists(value: Any) -> Any:
     return items
 
 
-def requests_in(entry: dict[str, Any], index: int, forms: Counter[str]) -> Iterator[Request]:
-    """Yield the requests of a line.
+def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
+    """Return the name of a line's form, and its requests, one or more.
 
     Args:
         index: number of the line, a name where it has none.
-        forms: counts by name, to which the form of the line is added.
 
     Raises:
         LeftOutError: it holds none.
@@ -167,15 +164,20 @@ def requests_in(entry: dict[str, Any], index: int, forms: Counter[str]) -> Itera
         form for form in FORMS if all(value_at(entry, path) is not None for path in form.marks)
     )
     requests = list((_of_conversation if form.turns else _of_form)(account, form, index))
-    beside, inside = account.unread()
-    forms[form.name] += 1
-    for request in requests:
-        written = request.written if len(requests) == 1 else None  # usage is of all of them
-        yield replace(request, written=written, unread=tuple(beside), unread_inside=tuple(inside))
+    beside, inside = map(tuple, account.unread())
+    alone = len(requests) == 1  # else usage is of all of them
+    return form.name, [
+        replace(r, written=r.written if alone else None, unread=beside, unread_inside=inside)
+        for r in requests
+    ]
 
 
 def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
-    """Yield the answers of a line to its one request."""
+    """Yield a request for each answer of a line; from the second on with /1, /2 ... in its id.
+
+    Raises:
+        LeftOutError: no answer, in words, or one that is none.
+    """
     entry = account.entry
     sent = account.at(form.request)
     if isinstance(sent, dict) and sent is not entry and isinstance(sent.get("body"), dict):
@@ -235,6 +237,8 @@ def _without_answer(entry: Mapping[str, Any], speaks: str | None, prompt: object
 def _request(account: Account, choice: object, holders: Holders, **values: Any) -> Request:
     """Return the request of one answer, whose ids and usage an outer object may have.
 
+    `values`: its other fields; a prompt that is no chat gives way to the log's own ids of it.
+
     Raises:
         LeftOutError: an answer that is neither a text nor ids, or not what a model wrote.
     """
@@ -257,7 +261,7 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
     return Request(
         answer=answer,
         text=None if ids is None or is_echo else reply,
-        logprobs=logged_probabilities(logprobs),
+        logprobs=logged_logprobs(logprobs),
         read=count_of(holders, names.read),
         written=count_of(holders, names.written),
         ended_by_limit=any(word in names.at_limit for word in endings),
@@ -269,7 +273,11 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
 def without_prompt(
     answer: str | list[int], prompt: Any, echoes: bool
 ) -> tuple[str | list[int], bool]:
-    """Return an answer without the prompt that it begins with, and whether it did."""
+    """Return an answer without the prompt that it goes on from, and whether it began with one.
+
+    Of a chat its last message counts, the assistant's or, with `echoes` (the request asked for
+    the prompt too), any. Without `echoes`, fewer than `LEAST_ECHO` characters are no prompt.
+    """
     before: Any = prompt
     if isinstance(prompt, Chat) and prompt.messages:
         before = prompt.messages[-1]["content"]
@@ -353,16 +361,16 @@ def request_name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
     return next((cut(value) for value in values if type(value) in (str, int)), str(index))
 
 
-def logged_probabilities(values: object) -> list[float] | None:
-    """Return the log-probabilities of tokens: numbers, or either form of OpenAI's API.
+def logged_logprobs(values: object) -> list[float] | None:
+    """Return the log-probabilities of tokens, at most 0: of numbers, or a form of OpenAI's API.
 
-    What is missing for some token is missing for all: None.
+    None: another form, or a token whose value is missing, unknown or beyond rounding above 0.
     """
     if isinstance(values, dict):
         content = values.get("content")
         if not isinstance(content, list):
-            return logged_probabilities(values.get("token_logprobs"))
-        return logged_probabilities(
+            return logged_logprobs(values.get("token_logprobs"))
+        return logged_logprobs(
             [item.get("logprob") if isinstance(item, dict) else None for item in content]
         )
     if not isinstance(values, list):

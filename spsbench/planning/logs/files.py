@@ -127,7 +127,10 @@ def line_values(
 
 
 def conversations(values: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values of a list; messages that follow a first one of a user are a conversation."""
+    """Yield the values of a list one by one; or all as one, a conversation.
+
+    It is one where the first is a message, though not the assistant's.
+    """
     first = next(values, None)
     if role_of(first) in (None, "assistant"):
         yield from [] if first is None else [first]
@@ -137,7 +140,10 @@ def conversations(values: Iterator[Any]) -> Iterator[Any]:
 
 
 def table_rows(path: Path) -> Iterator[Any]:
-    """Yield the rows of CSV or parquet as files of prompts are read; words in lower case."""
+    """Yield the rows of CSV or parquet as objects; DataError: standard input.
+
+    Names such as `Prompt` are in lower case; counts of tokens are numbers.
+    """
     if str(path) == "-":
         raise DataError("a table (standard input): expected a file. Name it")
     for row in read_rows(path):

@@ -55,8 +55,7 @@ def plan_log(
     remaining = {
         name: value for name, value in options.items() if value not in (None, [], (), False)
     }
-    refused = sorted(remaining.keys() - TAKEN)
-    if refused:
+    if refused := sorted(remaining.keys() - TAKEN):
         raise UsageError(
             f"`{refused[0]}` with a log: expected an option of drafters, sampling, tokenizer or "
             "costs. Leave it out"
@@ -104,7 +103,7 @@ def plan_log(
         tokens=tokens,
         costs=costs,
         batches=batches,
-        watch=lambda count: watch(reader),
+        watch=watch,
         stop=stop,
     )
     return LogAnswer(plan.run(), about, every=planning.every)

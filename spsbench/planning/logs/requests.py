@@ -76,9 +76,7 @@ class RequestReader:
 
     def __iter__(self) -> Iterator[Request]:
         for request in self._requests():
-            try:
-                request = self._checked(request)
-            except LeftOutError as reason:
+            if reason := self._count_unread(request):
                 self.leave_out(reason)
                 continue
             if request.prompt is None and self.prompts:
@@ -93,7 +91,7 @@ class RequestReader:
         self.left_out[words] += 1
 
     def reasons(self) -> str:
-        """Return the most frequent reasons for which lines were left out, in words."""
+        """Return the most frequent reasons for left out lines, in words; none: that it is empty."""
         shown = self.left_out.most_common(MOST_SHOWN)
         words = [f"{count:,} lines: {cut(why, MOST_WORDS)}" for why, count in shown]
         if len(self.left_out) > len(shown):
@@ -105,25 +103,25 @@ class RequestReader:
             )
         return "; ".join(words) or "it is empty"
 
-    def _checked(self, request: Request) -> Request:
-        """Count what of a request is not read.
+    def _count_unread(self, request: Request) -> str:
+        """Count the fields of a request that are not read; or return why it is left out.
 
-        Raises:
-            LeftOutError: what is not read may be of the prompt or the answer; or it is there again.
+        It is, without `unread_counts`, where such a field may be of the prompt or the answer; and
+        where its trace held the same answer before.
         """
         if request.unread_inside and not self.unread_counts:
-            raise LeftOutError(
+            return (
                 f"text that is not read in a request or an answer: {request.unread_inside[0]} "
                 "(`unread` counts such requests)"
             )
         if request.trace is not None:
             key = hash((request.trace, str(request.answer)))
             if key in self._traced:
-                raise LeftOutError("a generation that is in its trace again")
+                return "a generation that is in its trace again"
             self._traced.add(key)
         for path in (*request.unread, *request.unread_inside):
             self.unread[path if len(self.unread) < MAX_REASONS else OTHER_REASONS] += 1
-        return request
+        return ""
 
     def _requests(self) -> Iterator[Request]:
         """Yield all requests; what cannot be read is left out, with its reason."""
@@ -164,17 +162,16 @@ class RequestReader:
         if "custom_id" in entry and answer is None and sent is not None:
             self._keep(custom_id, entry, sent)
             return
-        forms: Counter[str] = Counter()
-        for request in requests_in(entry, number, forms):
-            self.formats += forms
-            if not forms.keys() & BATCHES or sent is not None:
+        form, requests = requests_in(entry, number)
+        self.formats[form] += 1
+        for request in requests:
+            if form not in BATCHES or sent is not None:
                 yield request
             elif custom_id in self._sent and not self._waiting:
                 self._answered.add(custom_id)
                 yield self._joined(custom_id, request)
             else:
                 self._waiting.append((custom_id, request))
-            forms.clear()
 
     def _keep(self, custom_id: str, entry: dict[str, Any], body: object) -> None:
         """Keep the prompt of a batch's request until its answer comes.
@@ -191,7 +188,7 @@ class RequestReader:
         self._answered.discard(custom_id)
 
     def _joined(self, custom_id: str, answer: Request) -> Request:
-        """Return an answer with the prompt and the sampling of its request.
+        """Return an answer with the prompt and the sampling of its request, its own without one.
 
         Raises:
             LeftOutError: two requests have the id.

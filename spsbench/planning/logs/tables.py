@@ -1,12 +1,13 @@
 """The answer of a log: tables, plot, sentence, and settings for engines that serve."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.metrics.sums import group_by
 from spsbench.planning.forecast.recommendation import NOTICED, format_estimate
 from spsbench.planning.logs.assumptions import ASSUMPTION
 from spsbench.planning.logs.texts import LogPlan, LogRow
@@ -39,9 +40,7 @@ class LogAnswer:
     @cached_property
     def methods(self) -> list[list[LogRow]]:
         """Return the rows of each method by K, the best method first."""
-        groups: dict[Method, list[LogRow]] = {}
-        for method, row in self.plan.rows.items():
-            groups.setdefault(method.group, []).append(row)
+        groups = group_by(self.plan.rows.values(), lambda row: row.prediction.method.group)
         return sorted(groups.values(), key=lambda rows: -max(row.prediction.gain for row in rows))
 
     @cached_property
@@ -89,82 +88,60 @@ class LogAnswer:
         return [self._by_method(), self._by_k(), *self._by_group(), self._by_slot()]
 
     def _by_method(self) -> TextTable:
-        """Return a row for each method: acceptance, work, speed-up by batch."""
+        """Return a row for each method at its best K: acceptance, work, speed-up by batch."""
         unlike = len({row.prediction.texts for row in self.rows}) > 1
-        cells = []
-        for row in self.rows:
-            kept, rate, length = row.kept_share, row.acceptance_rate, row.acceptance_length
-            cells.append(
-                [
-                    *drafter_and_rule(row),
-                    str(row.prediction.method.k),
-                    format_estimate(row.prediction.tau, ""),
-                    "n/a" if length is None else f"{length:.2f}",
-                    *("n/a" if share is None else f"{100 * share:.0f} %" for share in (rate, kept)),
-                    f"{row.prediction.work:.2f}",
-                    *[f"{row.prediction.texts:,}"] * unlike,
-                    *(format_estimate(row.prediction.speedup_in(size)) for size in self.batches),
-                ]
-            )
-        batched = len(self.batches) > 1
-        speedups = [f"batch {size}" if batched else "speed-up" for size in self.batches]
-        figures = [
-            "K",
-            "tau",
-            "vLLM's",
-            "its rate",
-            "accepted",
-            "work",
-            *["requests"] * unlike,
-            *speedups,
-        ]
-        heads = ["drafter", "rule", *figures]
-        title = "From the log: each drafter at its best K"
-        return TextTable(title, heads, cells, self.remarks(), names=2)
-
-    def _by_k(self) -> TextTable:
-        cells = [
-            [*drafter_and_rule(rows[0]), *(f"{row.prediction.tau.mean:.2f}" for row in rows)]
-            for rows in self.detailed
-        ]
-        heads = ["drafter", "rule", *(f"K = {k}" for k in self.plan.ks)]
-        return TextTable("Tokens a round by K", heads, cells, names=2)
-
-    def _by_group(self) -> Iterator[TextTable]:
-        """Yield a table of tokens a round by group; none for fewer than two groups."""
-        groups = sorted(self.rows[0].by_group)
-        if len(groups) < 2:
-            return
         cells = [
             [
-                *drafter_and_rule(row),
+                str(row.prediction.method.k),
+                format_estimate(row.prediction.tau, ""),
+                "n/a" if row.acceptance_length is None else f"{row.acceptance_length:.2f}",
+                percent(row.acceptance_rate),
+                percent(row.kept_share),
+                f"{row.prediction.work:.2f}",
+                *[f"{row.prediction.texts:,}"] * unlike,
+                *(format_estimate(row.prediction.speedup_in(size)) for size in self.batches),
+            ]
+            for row in self.rows
+        ]
+        batched = len(self.batches) > 1
+        heads = ["K", "tau", "vLLM's", "its rate", "accepted", "work", *["requests"] * unlike]
+        heads += [f"batch {size}" if batched else "speed-up" for size in self.batches]
+        title = "From the log: each drafter at its best K"
+        return method_table(title, heads, self.rows, cells)._replace(remarks=self.remarks())
+
+    def _by_k(self) -> TextTable:
+        """Return the tokens a round of each detailed method, a column a K."""
+        heads = [f"K = {k}" for k in self.plan.ks]
+        cells = [[f"{row.prediction.tau.mean:.2f}" for row in rows] for rows in self.detailed]
+        firsts = [rows[0] for rows in self.detailed]
+        return method_table("Tokens a round by K", heads, firsts, cells)
+
+    def _by_group(self) -> list[TextTable]:
+        """Return a table of tokens a round by group; none for fewer than two groups."""
+        groups = sorted(self.rows[0].by_group)
+        cells = [
+            [
                 str(row.prediction.method.k),
                 *(f"{row.groups.get(group, 1.0):.2f}" for group in groups),
             ]
             for row in self.rows
         ]
-        heads = ["drafter", "rule", "K", *groups]
-        yield TextTable("Tokens a round by group", heads, cells, names=2)
+        table = method_table("Tokens a round by group", ["K", *groups], self.rows, cells)
+        return [table] if len(groups) > 1 else []
 
     def _by_slot(self) -> TextTable:
-        """Return shares of tested tokens that were accepted, by place in the draft."""
+        """Return shares of tested tokens that were accepted at the largest K, by place."""
         most = max(self.plan.ks)
+        lasts = [rows[-1] for rows in self.detailed]
         cells = [
             [
-                *drafter_and_rule(rows[-1]),
-                *(
-                    f"{100 * kept / tested:.0f} %" if tested else "n/a"
-                    for kept, tested in rows[-1].prediction.tally.by_position.reshape(2, -1).T
-                ),
+                f"{100 * kept / tested:.0f} %" if tested else "n/a"
+                for kept, tested in row.prediction.tally.by_position.reshape(2, -1).T
             ]
-            for rows in self.detailed
+            for row in lasts
         ]
-        return TextTable(
-            f"Accepted of the tested tokens, by place in the draft (K = {most})",
-            ["drafter", "rule", *map(str, range(1, most + 1))],
-            cells,
-            names=2,
-        )
+        title = f"Accepted of the tested tokens, by place in the draft (K = {most})"
+        return method_table(title, [str(place + 1) for place in range(most)], lasts, cells)
 
     def warnings(self) -> list[str]:
         """Return why the figures may be of other texts than those that were served."""
@@ -285,9 +262,21 @@ class LogAnswer:
         }
 
 
-def drafter_and_rule(row: LogRow) -> tuple[str, str]:
-    """Return drafter and rule."""
-    return str(row.prediction.method.drafting), row.prediction.method.verifier
+def method_table(
+    title: str, heads: Sequence[str], rows: Sequence[LogRow], cells: Sequence[Sequence[str]]
+) -> TextTable:
+    """Return a table of cells with headings `heads`, after the drafter and rule of each row."""
+    methods = [row.prediction.method for row in rows]
+    named = [
+        [str(method.drafting), method.verifier, *figures]
+        for method, figures in zip(methods, cells, strict=True)
+    ]
+    return TextTable(title, ["drafter", "rule", *heads], named, names=2)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as whole per cent; `n/a` for None."""
+    return "n/a" if share is None else f"{100 * share:.0f} %"
 
 
 def looks_up_others(drafter: Spec) -> bool:
@@ -301,38 +290,25 @@ def engine_settings(drafting: Drafting, k: int) -> list[str]:
     Args:
         k: tokens a round.
     """
-    model, spec = drafting.model, drafting.drafter
+    model, name, args = drafting.model, drafting.drafter.name, dict(drafting.drafter.args)
+    config: dict[str, Any] = {"method": "draft_model" if model else name}
+    lines, note = [], ""
     if model:
-        config: Mapping[str, Any] = {
-            "method": "draft_model",
-            "model": model,
-            "num_speculative_tokens": k,
-            "draft_sample_method": "probabilistic",
-        }
-        return [vllm(config), f"llama.cpp: --model-draft {model}.gguf --draft-max {k}"]
-    args = dict(spec.args)
-    if spec.name == "ngram":
-        config = {
-            "method": "ngram",
-            "num_speculative_tokens": k,
-            "prompt_lookup_max": args.get("n", NGRAM.n),
-            "prompt_lookup_min": args.get("min_n", NGRAM.min_n),
-        }
-        first = args.get("match", NGRAM.match) == "first"
-        line = vllm(config)
-        return [line if first else f"{line} (it takes the first match: see ngram:match=first)"]
-    if spec.name == "suffix":
-        config = {
-            "method": "suffix",
+        config |= {"model": model, "num_speculative_tokens": k}
+        config["draft_sample_method"] = "probabilistic"
+        lines = [f"llama.cpp: --model-draft {model}.gguf --draft-max {k}"]
+    elif name == "ngram":
+        config |= {"num_speculative_tokens": k, "prompt_lookup_max": args.get("n", NGRAM.n)}
+        config["prompt_lookup_min"] = args.get("min_n", NGRAM.min_n)
+        if args.get("match", NGRAM.match) != "first":
+            note = " (it takes the first match: see ngram:match=first)"
+    elif name == "suffix":
+        config |= {
             "num_speculative_tokens": k,
             "suffix_decoding_max_spec_factor": args.get("factor", 1.0),
             "suffix_decoding_min_token_prob": args.get("least", 0.1),
             "suffix_decoding_max_cached_requests": 10_000 if args.get("shared") else 0,
         }
-        return [vllm(config)]
-    return []
-
-
-def vllm(config: Mapping[str, Any]) -> str:
-    """Return the flag of `vllm serve`."""
-    return f"vLLM: --speculative-config '{json.dumps(config)}'"
+    else:
+        return []
+    return [f"vLLM: --speculative-config '{json.dumps(config)}'{note}", *lines]

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,18 +51,11 @@ LOOK_UP = Drafting(Spec("look-up"))  # drafters whose look-ups no costs hold: fr
 class LogContext:
     """The context of a drafter at a log: it holds the texts that the drafter keeps, no model."""
 
-    vocabularies = None
-    tokenizer = None
+    vocabularies = tokenizer = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
-        self._memory: dict[Any, Any] = {}
-
-    def memory(self, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, called once."""
-        if make not in self._memory:
-            self._memory[make] = make()
-        return self._memory[make]
+        self.memory = cache(lambda make: make())  # a result, made once
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(
@@ -86,16 +80,21 @@ def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter
 
 
 @dataclass(kw_only=True)
-class LogTally:
-    """The rounds of a method along the texts of a log, and sums by group."""
+class LogRow:
+    """A method along the texts of a log: its rounds, sums by group, then its prediction."""
 
     rounds: RoundTally
     baseline: RoundTally
     within: float = 0.0  # drafted tokens whose places the texts have
     by_group: dict[str, Floats] = field(default_factory=dict)  # emitted, rounds
+    prediction: Prediction = field(init=False)  # after the last request
 
     def add(self, expected: Rounds, context: int, group: str | None) -> None:
-        """Add the rounds of a request."""
+        """Add the rounds of a request, and to its group, from the 65th on to `OTHER_GROUPS`.
+
+        Args:
+            context: tokens before the first round.
+        """
         self.rounds.add(expected, context, (self.rounds.texts, 0))
         length = len(expected.acceptances.longest)
         self.within += float(
@@ -106,15 +105,6 @@ class LogTally:
                 group = OTHER_GROUPS
             sums = np.array([length, expected.weights.sum()])
             self.by_group[group] = self.by_group.get(group, np.zeros(2)) + sums
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogRow:
-    """A method along the texts of a log: its prediction, and sums as in `LogTally`."""
-
-    prediction: Prediction
-    within: float
-    by_group: Mapping[str, Floats]
 
     @property
     def kept_share(self) -> float | None:
@@ -160,7 +150,7 @@ class LogPlan:
         warp: of requests, where their lines name no temperature.
         processed: models draft under logits processors.
         tokens: turns requests into ids.
-        watch: is called with the number of requests so far.
+        watch: is called with `reader` after each request.
     """
 
     reader: RequestReader
@@ -173,7 +163,7 @@ class LogPlan:
     tokens: LogTokenizer = field(default_factory=LogTokenizer)
     costs: Costs
     batches: Sequence[int] = (1,)
-    watch: Callable[[int], None] = ignore
+    watch: Callable[[RequestReader], None] = ignore
     stop: Callable[[], bool] = lambda: False
     rows: dict[Method, LogRow] = field(default_factory=dict, init=False)
     requests: int = field(default=0, init=False)
@@ -188,15 +178,14 @@ class LogPlan:
     unread: Counter[str] = field(default_factory=Counter, init=False)  # texts no model reads
     under: Counter[str] = field(default_factory=Counter, init=False)  # requests by their processors
     _plain: dict[tuple[str, str], RoundTally] = field(default_factory=dict, init=False)
-    _tallies: dict[Method, LogTally] = field(default_factory=dict, init=False)
 
     def run(self) -> "LogPlan":
-        """Replay all requests.
+        """Replay all requests until `stop`, fill `rows` and the counts, and return the plan.
 
         Raises:
             DataError: no usable request.
         """
-        for number, request in enumerate(self.reader):
+        for request in self.reader:
             if self.stop():
                 break
             try:
@@ -211,7 +200,7 @@ class LogPlan:
             self.requests, self.written = self.requests + 1, self.written + len(text.answer)
             self.cached += len(text.prompt) + len(text.answer) / 2
             self._add(text)
-            self.watch(number + 1)
+            self.watch(self.reader)
         if not self.requests:
             raise DataError(
                 f"no usable request ({cut(', '.join(map(str, self.reader.paths)), MAX_PATH)}; "
@@ -220,21 +209,18 @@ class LogPlan:
             )
         context = self.cached / self.requests
         plain = {id(tally): tally.predict(new_prompts=math.inf) for tally in self._plain.values()}
-        for method, tally in self._tallies.items():
+        for method, row in self.rows.items():
             operations = 0.0
             if method.verifier != ANY_RULE:
-                priced_as = tally.rounds.priced_as
+                priced_as = row.rounds.priced_as
                 operations = self.costs.relative(priced_as, method.k or 1, context).value
-            prediction = tally.rounds.predict(
-                plain[id(tally.baseline)], new_prompts=math.inf, operations=operations
-            )
-            self.rows[method] = LogRow(
-                prediction=prediction, within=tally.within, by_group=tally.by_group
+            row.prediction = row.rounds.predict(
+                plain[id(row.baseline)], new_prompts=math.inf, operations=operations
             )
         return self
 
     def _add(self, text: LogText) -> None:
-        """Draft along a text by every drafter and model, and add up the rounds."""
+        """Draft along a text by every drafter and model; add up the rounds, count its sampling."""
         baseline = self._baseline(("", ANY_RULE), text)
         for name, drafter in self.drafters.items():
             drafter.begin(text.prompt, NO_PREFILL)
@@ -267,17 +253,20 @@ class LogPlan:
         baseline: RoundTally,
         reach: int | None = None,
     ) -> None:
-        """Add a draft along the text of a request, for each K."""
+        """Add a draft along the text of a request, for each K.
+
+        `reach`: positions of the answer that the draft's own context holds; None: all.
+        """
         request, tokens = text.request, len(text.answer)
         budget = tokens if request.ended_by_limit else request.budget or UNLIMITED
         room = room_of(tokens - request.first, budget - request.first, reach)
         for k, acceptances in zip(self.ks, by_k, strict=True):
             method = Method(drafting, rule, constant(k))
-            if method not in self._tallies:
+            if method not in self.rows:
                 tally = self._tally(method, self._priced_as(drafting))
-                self._tallies[method] = LogTally(rounds=tally, baseline=baseline)
+                self.rows[method] = LogRow(rounds=tally, baseline=baseline)
             expected = rounds(acceptances, k, room)
-            self._tallies[method].add(expected, len(text.prompt) + request.first, request.group)
+            self.rows[method].add(expected, len(text.prompt) + request.first, request.group)
 
     def _priced_as(self, drafting: Drafting) -> Drafting:
         """Return what the costs have of a draft; a look-up that they lack is free."""
@@ -290,7 +279,7 @@ class LogPlan:
         return RoundTally(method=method, costs=self.costs, drafter=drafter, batch=self.batches[0])
 
     def _add_model(self, model: Any, text: LogText, warp: WarpSettings) -> None:
-        """Add a draft model's rounds along a text by each rule that q allows."""
+        """Add a draft model's rounds along a text by each rule that q allows, or count why not."""
         request, prompt, answer = text
         if why := model.fits(prompt, answer):
             self.unread[why] += 1
@@ -322,9 +311,10 @@ def priced_model(name: str) -> Drafting:
 def target_chances(
     request: Request, answer: Sequence[int], warp: WarpSettings, processed: bool = False
 ) -> tuple[Floats | None, str]:
-    """Return the target's probabilities of an answer's tokens, or why they are unknown.
+    """Return the target's probabilities of an answer's tokens; or None, and why.
 
-    Most servers log them before temperature, cuts and penalties: exact at temperature 1 without.
+    Those of a run hold under any sampling. Those of a log count at the usual `warp` alone: most
+    servers log them before temperature, cuts and penalties.
 
     Args:
         processed: penalties, biases or bans changed the distribution.

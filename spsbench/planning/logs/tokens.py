@@ -128,13 +128,14 @@ class LogTokenizer:
 
     def _written(self, prompt: object, answer: str) -> str | None:
         """Return thoughts and calls of an answer as the template writes them; None: it does not."""
-        plain = not isinstance(answer, Reply) or len(answer.parts) == 1
-        if self.template is None or not isinstance(prompt, Chat) or (plain and not calls(answer)):
+        if self.template is None or not isinstance(prompt, Chat) or not isinstance(answer, Reply):
+            return None
+        if len(answer.parts) == 1 and "tool_calls" not in answer.message:
             return None
         from spsbench.models.chat import render_chat, special_tokens
 
         messages, begun = for_template(prompt.messages)
-        reply = for_template([answer.message, {}])[0][:1]  # type: ignore[attr-defined]
+        reply = for_template([answer.message, {}])[0][:1]
         texts = []
         for chat, opens in ((messages, True), ([*messages, *reply], False)):
             with refusals():
@@ -166,11 +167,6 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
 def parts(text: str) -> list[str]:
     """Return the parts of a prompt or an answer that are tokenized by themselves."""
     return text.parts if isinstance(text, Chat | Reply) else [text]
-
-
-def calls(answer: object) -> bool:
-    """Return whether an answer calls tools."""
-    return isinstance(answer, Reply) and "tool_calls" in answer.message
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], str]:

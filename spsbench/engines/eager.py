@@ -15,7 +15,7 @@ from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, SequenceSlice, attending
 from spsbench.engines.session.longrope import open_at_border
 from spsbench.engines.session.masks import Masks, PassInputs, windows_of
-from spsbench.engines.session.states import keeps_states, one_by_one
+from spsbench.engines.session.states import gather, keeps_states, one_by_one
 from spsbench.errors import DataError, SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
@@ -215,15 +215,10 @@ class EagerLM:
         if length == 0:
             self._cache = DynamicCache()
         elif nodes:
-            self._gather([*range(length), *nodes])
+            for layer in self._cache.layers:
+                gather(layer, [*range(length), *nodes])
         elif length < self._length:
             self._cache.crop(length - self._length)
-
-    def _gather(self, rows: list[int]) -> None:
-        for layer in self._cache.layers:
-            index = send(torch.tensor(rows), layer.keys.device)
-            layer.keys = layer.keys.index_select(2, index)
-            layer.values = layer.values.index_select(2, index)
 
 
 KINDS: WeakKeyDictionary[PreTrainedModel, type[EagerLM]] = WeakKeyDictionary()

@@ -131,10 +131,12 @@ def exchange_each(
                 setattr(parent, name, make(child))
 
 
-def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -> None:
-    """Hang `packed` in the place of a layer, and of the tied embeddings `sharing` its weight."""
-    for parent, name in sharing:
-        setattr(parent, name, PackedEmbedding(packed))
+def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) -> None:
+    """Hang `packed` in the place of a layer, and of those of `embeddings` that share its weight."""
+    for parent, name in tables:
+        table = getattr(parent, name)
+        if type(table) is nn.Embedding and table.weight is slot.layer.weight:
+            setattr(parent, name, PackedEmbedding(packed))
     setattr(slot.parent, slot.name, packed)
     slot.layer.weight = None  # a slot may outlive its layer, and must not keep its weight
 
@@ -147,16 +149,6 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
             if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
                 slots += [] if has_hooks(child) else [(parent, name)]
     return slots
-
-
-def tied_embeddings(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
-    """Return the embeddings that share their matrix with a layer."""
-    places = ((parent, name, getattr(parent, name)) for parent, name in among)
-    return [
-        (parent, name)
-        for parent, name, table in places
-        if type(table) is nn.Embedding and table.weight is slot.layer.weight
-    ]
 
 
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:

@@ -50,8 +50,6 @@ class TextLayers:
         texts: numbers of all, as `SequenceSlice.numbers` gives them before the pass.
     """
 
-    first = 0
-
     def __init__(
         self, layers: Sequence[PreallocatedLayer], numbers: Sequence[int], end: int
     ) -> None:

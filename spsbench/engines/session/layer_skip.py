@@ -19,7 +19,6 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")
-PER_LAYER = ("layer_types",)  # lists of a configuration with an entry a layer
 
 _VIEWS: WeakKeyDictionary[PreTrainedModel, dict[Variant, PreTrainedModel]] = WeakKeyDictionary()
 
@@ -54,7 +53,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
         )
     *_, layers = layers_of(model)
     kept = _check_layers(len(layers), variant)
-    twin: PreTrainedModel = _twin(model, _configurations(model, kept))
+    twin: PreTrainedModel = _twin(model, _configurations(model, kept), {})
     parent, name, twins = layers_of(twin)
     for number, index in enumerate(kept):
         modules: Iterable[Any] = twins[index].modules()
@@ -89,30 +88,28 @@ def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
     """Return configurations of the view, by the ids of the model's and its text's."""
     whole = copy.deepcopy(model.config)
     before, after = model.config.get_text_config(), whole.get_text_config()
-    for name in PER_LAYER:
-        if values := getattr(before, name, None):
-            setattr(after, name, [values[index] for index in kept])
+    if kinds := getattr(before, "layer_types", None):
+        after.layer_types = [kinds[index] for index in kept]
     after.num_hidden_layers = len(kept)
     return {id(model.config): whole, id(before): after}
 
 
-def _twin(module: Any, configurations: dict[int, Any]) -> Any:
-    """Return a copy of a tree of modules that shares its tensors."""
-    memo: dict[int, Any] = {}
+def _twin(module: Any, configurations: dict[int, Any], memo: dict[int, Any]) -> Any:
+    """Return a copy of a module and of all below it, with the same tensors; None for None.
 
-    def copied(one: nn.Module) -> nn.Module:
-        """Return a copy of a module and of all below it, each copied once."""
-        if id(one) in memo:
-            return memo[id(one)]  # type: ignore[no-any-return]
-        twin = memo[id(one)] = copy.copy(one)
-        attributes = twin.__dict__
-        for name in ("_parameters", "_buffers", *HOOKS):
-            attributes[name] = attributes[name].copy()
-        if id(attributes.get("config")) in configurations:
-            attributes["config"] = configurations[id(attributes["config"])]
-        attributes["_modules"] = {
-            name: None if child is None else copied(child) for name, child in one._modules.items()
-        }
-        return twin
-
-    return copied(module)
+    Args:
+        module: its hooks are taken over, in dictionaries of the copy's own.
+        configurations: by the id of a `config`, what takes its place in copies.
+        memo: by the id of a module its copy: each is copied once.
+    """
+    if module is None or id(module) in memo:
+        return memo.get(id(module))
+    twin = memo[id(module)] = copy.copy(module)
+    attributes = twin.__dict__
+    for name in ("_parameters", "_buffers", *HOOKS):
+        attributes[name] = attributes[name].copy()
+    if id(attributes.get("config")) in configurations:
+        attributes["config"] = configurations[id(attributes["config"])]
+    children = module._modules.items()
+    attributes["_modules"] = {name: _twin(x, configurations, memo) for name, x in children}
+    return twin

@@ -111,9 +111,12 @@ class FastLM(EagerLM):
         return self._cache.token_bytes
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
-        if parents is None:
-            return self._first_numbers(self._length + m)[self._length :]
-        return super()._positions(m, parents)
+        if parents is not None:
+            return super()._positions(m, parents)
+        end = self._length + m
+        if len(self._numbers) < end:
+            self._numbers = torch.arange(2 * end, device=self.device)
+        return self._numbers[self._length : end]
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
         """Return the mask of `m` tokens after the cached ones; None: transformers makes its own."""
@@ -137,12 +140,6 @@ class FastLM(EagerLM):
         first = self.windows.first(min(past, past + m - len(parents)))
         self._cache.look(first)
         return self.windows.masks(full, self.windows.hide(full[..., first:], parents, m, past))
-
-    def _first_numbers(self, count: int) -> Tensor:
-        """Return 0 .. `count` - 1 on the model's device, a view."""
-        if len(self._numbers) < count:
-            self._numbers = torch.arange(2 * count, device=self.device)
-        return self._numbers[:count]
 
     def _keep(self, length: int, nodes: list[int]) -> None:
         """Keep the rows of the cache: a chain moves nothing, a path moves its rows.

@@ -13,7 +13,6 @@ from spsbench.engines.linear_layers import (
     exchange,
     restore,
     slots,
-    tied_embeddings,
 )
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.packing import panels as panel_chapter
@@ -47,7 +46,7 @@ def pack_everything(model, layout):
     if not found:
         pytest.skip(f"{layout} takes nothing of {model.dtype} here")
     for slot in found:
-        exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied_embeddings(slot, tables))
+        exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tables)
     return len(found)
 
 

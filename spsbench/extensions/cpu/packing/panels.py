@@ -16,14 +16,13 @@ from spsbench.engines.linear_layers import (
     embeddings,
     exchange,
     slots,
-    tied_embeddings,
 )
+from spsbench.engines.replay import MAX_ROWS
 from spsbench.extensions.cpu.kernels.native import kernel, missing
 from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, BoundOperator
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty, huge_pages
 from spsbench.extensions.cpu.packing.tuning import prefetch_arguments, prefetch_of
 
-FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
 PIECE = 512  # rows that are looked at in turn
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
 
@@ -41,12 +40,12 @@ class PanelLinear(Packed):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay out `weight` [out, in], which `refuses` accepts."""
         super().__init__(weight, bias)
-        if halvable(weight):
-            panels = to_panels(weight.bfloat16()).view(HALVES)
+        halves = halvable(weight)
+        panels = blocks_of_panels((weight.bfloat16() if halves else weight)[None])[0]
+        if halves:
+            panels = panels.view(HALVES)
             # A model's dtype is that of the first parameter that is floating-point: there is one.
             self.wide = nn.Parameter(weight.new_empty(0, 0), requires_grad=False)
-        else:
-            panels = to_panels(weight)
         self.weight = nn.Parameter(panels, requires_grad=False)
         how = prefetch_arguments(prefetch_of(weight.dtype))
         arguments = self.weight, self.bias, self.out_features, *how
@@ -71,7 +70,7 @@ class PanelLinear(Packed):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows [n] of W, [n, in]."""
-        if ids.dtype == torch.int64 and len(ids) <= FEW:
+        if ids.dtype == torch.int64 and len(ids) <= MAX_ROWS:  # which are read faster one by one
             return self._rows(ids.contiguous())  # type: ignore[no-any-return]
         return widen_halves(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
@@ -96,43 +95,18 @@ def most_bytes(weight: Tensor) -> int:
     return (len(weight) + PANEL) * weight.shape[1] * weight.itemsize + ALIGNED
 
 
-def to_panels(weight: Tensor) -> Tensor:
-    """Return [out / 32, in / c, 32, c] of a weight [out, in] of any strides.
-
-    Raises:
-        ValueError: the inputs do not fill the last panel.
-    """
-    return blocks_of_panels(weight[None])[0]
-
-
 def blocks_of_panels(weights: Tensor) -> Tensor:
-    """Return [E, out / 32, in / c, 32, c] of weights [E, out, in] of any strides.
+    """Return panels [E, ceil(out / 32), in / c, 32, c] of weights [E, out, in] of any strides.
 
-    Raises as `to_panels`.
+    `PanelLinear.refuses` none of the weights: `c`, from `DEPTH`, divides their inputs.
     """
     count, out, width = weights.shape
-    depth = DEPTH[weights.dtype]
-    if width % depth:
-        raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
-    shape = count, -(-out // PANEL), width // depth, PANEL, depth
-    blocks = empty(shape, weights.dtype)
+    depth, pack = DEPTH[weights.dtype], kernel("pack", weights.dtype)
+    blocks = empty((count, -(-out // PANEL), width // depth, PANEL, depth), weights.dtype)
     for weight, panels in zip(weights, blocks, strict=True):
-        _pack(weight, panels)
+        size = out, width, *weight.stride(), torch.get_num_threads()
+        pack(weight.data_ptr(), panels.data_ptr(), *size)
     return blocks
-
-
-def _pack(weight: Tensor, panels: Tensor) -> None:
-    """Write a weight [out, in] of any strides into `panels`, by the kernel."""
-    out, width = weight.shape
-    kernel("pack", weight.dtype)(
-        weight.data_ptr(),
-        panels.data_ptr(),
-        out,
-        width,
-        weight.stride(0),
-        weight.stride(1),
-        torch.get_num_threads(),
-    )
 
 
 DEEP = 32  # inputs of a tile, as in tiles.c
@@ -200,9 +174,7 @@ def pack_linear_layers(
         layout = layout_of(slot.weight)
         if layout is not None and shape_of(slot) not in stock_shapes:
             packed.append((shape_of(slot), layout))
-            exchange(
-                slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied_embeddings(slot, tables)
-            )
+            exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tables)
     return packed
 
 

@@ -17,21 +17,11 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines.eager import (
-    KINDS,
-    EagerLM,
-    UnsupportedModelError,
-    check_rollback,
-    ordinary,
-)
+from spsbench.engines.eager import KINDS, EagerLM, UnsupportedModelError, check_rollback, ordinary
 from spsbench.engines.experts import count_experts_in, expert_modules
 from spsbench.engines.linear_layers import Packed, restore, slots
 from spsbench.engines.quantization.layers import OverCodes, dequantise, quantised_layers
-from spsbench.engines.session.engine_config import (
-    EngineConfig,
-    engine_config_of,
-    set_engine_config,
-)
+from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
 from spsbench.engines.session.longrope import open_at_border
 from spsbench.engines.session.masks import narrow_windows
 from spsbench.engines.session.session import FastLM
@@ -45,11 +35,7 @@ from spsbench.extensions.cpu.packing.coded_panels import (
     pack_codes,
     refuse_codes,
 )
-from spsbench.extensions.cpu.packing.experts import (
-    PackedExperts,
-    expert_slots,
-    pack_experts,
-)
+from spsbench.extensions.cpu.packing.experts import PackedExperts, expert_shapes, pack_experts
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
 from spsbench.extensions.cpu.packing.memory import huge_pages
 from spsbench.extensions.cpu.packing.panels import (
@@ -59,7 +45,6 @@ from spsbench.extensions.cpu.packing.panels import (
     pack_linear_layers,
     pack_network,
     packed_bytes,
-    shape_of,
     unpackable,
 )
 from spsbench.extensions.cpu.packing.tuning import measured_prefetch
@@ -177,7 +162,7 @@ def pack_and_capture(
     prefetch = measured_prefetch(model.dtype)
     packing = pack_model(model)
     lm = FastLM(model)
-    if not check.holds_in_session(lm) or fails_in_windows(model):
+    if not check.holds_in_session(lm) or fails_in_session(model, narrow=True):
         restore(model)
         model.config._attn_implementation = packing.attention
         check.refine(model)
@@ -295,8 +280,7 @@ def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
-    shapes = {shape_of(slot) for slot in expert_slots(model)}
-    if shapes:
+    if shapes := expert_shapes(model):
         pack_experts(model)
     return dict.fromkeys(shapes, "panels")
 
@@ -311,18 +295,15 @@ def may_exchange_attention(model: PreTrainedModel) -> bool:
     return model.device.type == "cpu" and bool(model.config._attn_implementation == usual)
 
 
-def fails_in_session(model: PreTrainedModel) -> str | None:
-    """Return why sessions of this engine cannot run `model`, else None."""
-    try:
-        check_rollback(model, FastLM)
-    except UnsupportedModelError as error:
-        return str(error)
-    return fails_in_windows(model)
+def fails_in_session(model: PreTrainedModel, *, narrow: bool = False) -> str | None:
+    """Return why sessions of this engine cannot run `model`, by a trial; None: they can.
 
-
-def fails_in_windows(model: PreTrainedModel) -> str | None:
-    """Return why sessions cannot run a model with sliding windows, by a window of a few tokens."""
+    A model with sliding windows is tried with windows of a few tokens too; if `narrow` with those
+    alone, and a model without windows not at all.
+    """
     try:
+        if not narrow:
+            check_rollback(model, FastLM)
         with narrow_windows(model) as windowed:
             if windowed:
                 check_rollback(model, FastLM)

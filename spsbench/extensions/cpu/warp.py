@@ -40,7 +40,7 @@ class KernelWarp(Warp):
             and rows.dtype in KINDS
             and rows.stride(1) == 1
             and missing(rows.dtype) is None
-            and has_kernel_fields_only(self)
+            and all(f.name in IN_KERNEL or getattr(self, f.name) == f.default for f in fields(self))
         )
 
 
@@ -56,11 +56,6 @@ class WarpRecord(Structure):
     def of(cls, warp: Warp) -> Self:
         """Return the record of a warp."""
         return cls(**{name: getattr(warp, name) for name, *_ in cls._fields_})
-
-
-def has_kernel_fields_only(warp: Warp) -> bool:
-    """Return whether the fields of a warp that the kernel has not are all off."""
-    return all(f.name in IN_KERNEL or getattr(warp, f.name) == f.default for f in fields(warp))
 
 
 IN_KERNEL = frozenset(name for name, *_ in WarpRecord._fields_)

@@ -1,5 +1,6 @@
 """Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
 
+from math import prod
 from typing import Any
 
 import torch
@@ -67,11 +68,24 @@ class QuantisedPanels(OverCodes, StandIn):
     @property
     def codes(self) -> Codes:
         """Return the codes of W, read from the panels."""
-        layout = self.in_features, self.group, self.bits, self.least, self.side
-        numbers, scales, least = from_panels(self.weight, *layout)
+        room, group = panel_capacity(self.in_features, self.group)
+        count, piece = len(self.weight), group * PANEL * self.bits // 8
+        blocks = self.weight.detach().view(count, room // group, -1)
+        halves = torch.split(blocks[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
         rows = slice(self.out_features)
-        least = least if least is None else least[rows]
-        return Codes(numbers[rows], scales[rows], self.group, self.bits, least)
+        factors = [part.transpose(1, 2).reshape(count * PANEL, -1)[rows] for part in halves]
+        words = blocks[:, :, :piece]
+        if self.bits == 8:
+            beside = words.reshape(count, -1, PANEL, self.side).transpose(2, 3)
+            numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
+        else:
+            eights = words.reshape(count, -1, PANEL, 4)
+            both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2).to(torch.int8)
+            both -= 0 if self.least else ZERO[self.bits]
+            numbers = both.transpose(2, 3).reshape(count, -1, PANEL)
+        numbers = numbers.transpose(1, 2).reshape(count * PANEL, room)[rows, : self.in_features]
+        minima = factors[1] if self.least else None
+        return Codes(numbers, factors[0], self.group, self.bits, minima)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
         bias = None if self.bias is None else self.bias.detach().clone()
@@ -103,19 +117,16 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     )
 
 
-def to_coded_panels(layer: OverCodes, side: int = 1) -> Tensor:
-    """Return [out / 32, bytes] uint8; raises as `shape_of_panels`."""
-    shape = shape_of_panels(layer)
-    panels = empty(shape, torch.uint8)
-    _lay(layer.codes, panels, side)
-    return panels.view(shape[0], -1)
+def to_coded_panels(layer: OverCodes, side: int) -> Tensor:
+    """Return the codes of a layer in panels [out / 32, bytes] uint8, as `quantised.c` reads them.
 
-
-def _lay(codes: Codes, panels: Tensor, side: int) -> None:
-    """Write codes into panels [out / 32, groups, bytes]."""
+    `side` inputs of an output lie side by side, in codes of 8 bits. Raises as `shape_of_panels`.
+    """
+    count, groups, size = shape_of_panels(layer)
+    panels, codes = empty((count, groups, size), torch.uint8), layer.codes
     out, width = codes.numbers.shape
     room, group = panel_capacity(width, codes.group)
-    count, groups, piece = len(panels), room // group, group * PANEL * codes.bits // 8
+    piece = group * PANEL * codes.bits // 8
     of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
     fill = (0, 0, 0, -out % PANEL)
     scales = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
@@ -124,6 +135,7 @@ def _lay(codes: Codes, panels: Tensor, side: int) -> None:
     numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
     for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
         panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits, side).flatten(1)
+    return panels.view(count, -1)
 
 
 def _words(part: Tensor, bits: int, side: int) -> Tensor:
@@ -135,31 +147,6 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
     eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
     both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
     return both
-
-
-def from_panels(
-    panels: Tensor, width: int, group: int, bits: int, least: bool, side: int = 1
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
-    room, inside = panel_capacity(width, group)
-    count, piece = len(panels), inside * PANEL * bits // 8
-    blocks = panels.detach().view(count, room // inside, -1)
-    halves = torch.split(blocks[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
-    factors = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
-    codes = blocks[:, :, :piece]
-    if bits == 8:
-        beside = codes.reshape(count, -1, PANEL, side).transpose(2, 3)
-        numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
-    else:
-        eights = codes.reshape(count, -1, PANEL, 4)
-        both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
-        numbers = (
-            (both.to(torch.int8) - (0 if least else ZERO[bits]))
-            .transpose(2, 3)
-            .reshape(count, -1, PANEL)
-        )
-    rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
-    return rows, factors[0], factors[1] if least else None
 
 
 def measure_prefetch(
@@ -200,10 +187,7 @@ class QuantisedDots(QuantisedPanels):
         return None if kernel("dots", dtype)() else "no integer dot products (AVX2, NEON) here"
 
 
-CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
-    "dots": QuantisedDots,
-    "panels": QuantisedPanels,
-}
+CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {"dots": QuantisedDots, "panels": QuantisedPanels}
 
 
 def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
@@ -228,26 +212,16 @@ def pack_codes(
         rounded: inputs may be rounded to 8 bits.
     """
     layouts = CODE_LAYOUTS if rounded else {"panels": QuantisedPanels}
-    packed = []
-    unpacked = quantised_layers(model)[::-1]
+    packed, unpacked = [], quantised_layers(model)[::-1]
     while unpacked:  # what a layer was is released as soon as it is laid out
         parent, attribute, layer = unpacked.pop()
         name, layout = next(pair for pair in layouts.items() if not pair[1].refuses(dtype))
-        packed.append((coded_shape(layer), name))
+        packed.append((f"{layer.out_features}x{layer.in_features} int{layer.bits}", name))
         measure_prefetch(dtype, layout, layer.bits, layer.least)
         setattr(parent, attribute, layout(layer, dtype))
     return packed
 
 
-def coded_shape(layer: OverCodes) -> str:
-    """Return outputs x inputs of a layer, and the bits of a code."""
-    return f"{layer.out_features}x{layer.in_features} int{layer.bits}"
-
-
 def coded_bytes(model: nn.Module) -> int:
     """Return the bytes that the panels of the quantised layers of `model` take."""
-    total = 0
-    for *_, layer in quantised_layers(model):
-        count, groups, size = shape_of_panels(layer)
-        total += count * groups * size + ALIGNED
-    return total
+    return sum(prod(shape_of_panels(layer)) + ALIGNED for *_, layer in quantised_layers(model))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.experts import COUNTED, STOCK, count_experts, expert_modules
-from spsbench.engines.linear_layers import Slot, StandIn, stock_linear
+from spsbench.engines.linear_layers import StandIn
 from spsbench.extensions.cpu.kernels.steps import BoundOperator
 from spsbench.extensions.cpu.packing.memory import huge_pages
 from spsbench.extensions.cpu.packing.panels import PanelLinear, blocks_of_panels, most_bytes
@@ -71,23 +71,26 @@ class PackedExperts(StandIn):
         return copied  # type: ignore[no-any-return]
 
 
-def expert_slots(model: PreTrainedModel) -> list[Slot]:
-    """Return each weight of an expert a layer as a linear layer; none: experts stay stock."""
-    layers: list[Slot] = []
+def expert_shapes(model: PreTrainedModel) -> set[str]:
+    """Return the shapes of the experts' weights, outputs x inputs.
+
+    Empty where there are no experts, or where those of one layer cannot be packed.
+    """
+    shapes: set[str] = set()
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
-    for parent, _, module in expert_modules(model) if how in (STOCK, COUNTED) else ():
+    for *_, module in expert_modules(model) if how in (STOCK, COUNTED) else ():
         if module.has_post_expert_norm or module._is_expert_parallel or module._forward_hooks:
-            return []
+            return set()
         for name in expert_weight_names(module):
             weight = by_output(module, name)
             if weight.device.type != "cpu" or PanelLinear.refuses(weight[0]):
-                return []
-            layers += [Slot(parent, name, stock_linear(one, None)) for one in weight[:1]]
-    return layers
+                return set()
+            shapes.add("{1}x{2}".format(*weight.shape))
+    return shapes
 
 
 def pack_experts(model: PreTrainedModel) -> None:
-    """Lay out all experts of `model`, layer after layer."""
+    """Replace each layer of experts of `model` by `PackedExperts`, one layer after the other."""
     layers = list(expert_modules(model))
     weights = [
         by_output(module, name) for _, _, module in layers for name in expert_weight_names(module)

@@ -8,7 +8,6 @@ far apart. A change may then be about as far from float32 as the stock model is,
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -32,21 +31,6 @@ BLOCK = 2**18  # numbers widened at once: they stay in the caches
 HALF = (torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Exact logits, and the error that is allowed."""
-
-    exact: Tensor  # [n, V]
-    allowed: float  # root mean square of a token's error
-    share: float  # the tokens that agree
-
-    def near(self, logits: Tensor) -> bool:
-        """Return whether enough tokens of `logits` [n, V] are within the bounds, all finite."""
-        error = _size(logits - self.exact)
-        near = (error <= self.allowed).float().mean()
-        return float(near) >= self.share and bool(error.isfinite().all())
-
-
 class LogitCheck:
     """The logits of a stock model, and the allowed error of a changed one.
 
@@ -57,27 +41,25 @@ class LogitCheck:
     def __init__(self, model: PreTrainedModel) -> None:
         self._share = ROUTED if any(expert_modules(model)) else 1.0
         self._ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
-        self._stock = self._logits(model)
+        self._stock = self._exact = self._logits(model)  # [n, V]
         near = COARSE if model.dtype in HALF else HAIR
-        self.bounds = Bounds(self._stock, near * float(_size(self._stock).max()), self._share)
+        self._allowed = near * float(_size(self._stock).max())  # root mean square of a token
 
     def refine(self, model: PreTrainedModel) -> None:
         """Set the bounds by float32 logits of `model`, which is stock again."""
-        exact, coarse = self._stock, HAIR
+        coarse = HAIR
         if model.dtype in HALF:
             coarse = COARSE
             with suppress(Exception), _in_float32(model):
-                exact, coarse = self._logits(model), HAIR
-        stock_error = float(_size(self._stock - exact).max())
-        size = float(_size(exact).max())
-        self.bounds = Bounds(
-            exact, min(MARGIN * stock_error + coarse * size, MAX_RELATIVE_ERROR * size), self._share
-        )
+                self._exact, coarse = self._logits(model), HAIR
+        stock_error = float(_size(self._stock - self._exact).max())
+        size = float(_size(self._exact).max())
+        self._allowed = min(MARGIN * stock_error + coarse * size, MAX_RELATIVE_ERROR * size)
 
     def holds(self, model: PreTrainedModel) -> bool:
         """Return whether a plain pass of `model` is within the bounds."""
         try:
-            return self.bounds.near(self._logits(model))
+            return self._near(self._logits(model))
         except Exception:  # whatever was exchanged does not fit this model
             return False
 
@@ -88,9 +70,15 @@ class LogitCheck:
             first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)
             lm.commit(FIRST)
             second = lm.append(ids[FIRST:], keep=len(ids) - FIRST)
-            return self.bounds.near(_wide(torch.cat([first.logits[:FIRST], second.logits])))
+            return self._near(_wide(torch.cat([first.logits[:FIRST], second.logits])))
         except Exception:  # whatever was exchanged does not fit this model
             return False
+
+    def _near(self, logits: Tensor) -> bool:
+        """Return whether enough tokens of `logits` [n, V] are within the bounds, all finite."""
+        error = _size(logits - self._exact)
+        near = (error <= self._allowed).float().mean()
+        return float(near) >= self._share and bool(error.isfinite().all())
 
     def _logits(self, model: PreTrainedModel) -> Tensor:
         """Return [n, V], of a pass without a cache."""

@@ -10,11 +10,11 @@ costs another up to half of its memory's speed; the numbers are the same in any 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,8 +58,6 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     return results if isinstance(results, dict) else {}
 
-
-Way = TypeVar("Way")
 
 HINTS = ("not", "past", "into", "near")  # as panels.c numbers them
 
@@ -135,16 +133,11 @@ def measured_prefetch(
             if missing(dtype):
                 return USUAL
             seconds = prefetch_seconds(dtype, multiply or _product, sizes)
-            prefetch = prefer_way(seconds, USUAL, MARGIN)
+            best = min(seconds, key=seconds.__getitem__)
+            prefetch = best if seconds[best] * MARGIN < seconds[USUAL] else USUAL
             keep(key, prefetch.name)
         _current[at] = prefetch
     return _current[at]
-
-
-def prefer_way(seconds: Mapping[Way, float], usual: Way, margin: float) -> Way:
-    """Return the way with the least seconds, but the usual one where none wins by `margin`."""
-    best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] * margin < seconds[usual] else usual
 
 
 def prefetch_seconds(

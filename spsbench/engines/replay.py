@@ -72,12 +72,7 @@ class NetworkReplay(Protocol):
         """
 
     def roll_out(
-        self,
-        name: Hashable,
-        rows: Tensor,
-        tables: Sequence[Tensor],
-        cache: Any,
-        rolled: RollOut,
+        self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, rolled: RollOut
     ) -> bool:
         """Make n passes of one row, each after a draw from the result of the one before it.
 

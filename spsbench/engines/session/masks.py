@@ -101,11 +101,6 @@ class PassInputs(NamedTuple):
             **keep,
         )
 
-    def named_masks(self) -> dict[str, Tensor]:
-        """Return the masks that are given, by the kind of layer."""
-        masks = self.masks if isinstance(self.masks, Mapping) else {"": self.masks}
-        return {name: mask for name, mask in masks.items() if mask is not None}
-
 
 @dataclass(frozen=True)
 class Windows:
@@ -134,10 +129,8 @@ class Windows:
 
     def hide(self, mask: Tensor, parents: Tensor, m: int, cached: int) -> Tensor:
         """Return `mask` [1, 1, m, n] of a tree, over the newest n tokens, with windows."""
-        asks, keys = (
-            node_positions(parents, m, cached),
-            node_positions(parents, cached + m, 0)[-mask.shape[-1] :],
-        )
+        asks = node_positions(parents, m, cached)
+        keys = node_positions(parents, cached + m, 0)[-mask.shape[-1] :]
         beyond = keys[None] <= asks[:, None] - self.size
         return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 

@@ -111,9 +111,7 @@ def _load_library(compiler: str, place: Path, key: str) -> ctypes.CDLL:
     """Load the library with this key from the folder `place`, compiled where no whole one is."""
     path = _whole(place, key) or _compile(compiler, place, key)
     if needs_llvm_openmp(compiler):
-        os.environ.setdefault(
-            "KMP_BLOCKTIME", "0"
-        )  # waiting in a loop, they would keep torch's out
+        os.environ.setdefault("KMP_BLOCKTIME", "0")  # threads in a loop would keep torch's out
     return ctypes.CDLL(str(path))
 
 

@@ -57,7 +57,7 @@ class ModuleTensors:
     """Tensors of modules, whose memory may be moved: it is looked up in every pass.
 
     Raises:
-        RefusedError: C cannot read one of them.
+        UncoveredPassError: C cannot read one of them.
     """
 
     def __init__(self, state: Sequence[Tensor]) -> None:
@@ -132,7 +132,7 @@ def run_op(name: str, *arguments: Any) -> Any:
 
     Raises:
         RuntimeError: inputs that its kernel does not read.
-        MemoryError, IndexError: as `check`.
+        MemoryError, IndexError: as `raise_failure`.
     """
     recorder = active_recorder.get()
     return run_now(name, *arguments)[0] if recorder is None else recorder.run(name, *arguments)
@@ -374,7 +374,7 @@ def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0)
     """Return a step number by number; `a` and `b` may be narrower than `out`.
 
     Raises:
-        RefusedError: more axes, or different kinds of number.
+        UncoveredPassError: more axes, or different kinds of number.
     """
     axes = [axis for axis, size in enumerate(out.shape) if size > 1]
     missing = AXES - len(axes)

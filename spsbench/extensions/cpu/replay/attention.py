@@ -16,11 +16,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+from spsbench.engines.replay import MAX_ROWS
 from spsbench.extensions.cpu.kernels.native import missing
-from spsbench.extensions.cpu.kernels.steps import run_op
+from spsbench.extensions.cpu.kernels.steps import is_read, run_op
 
 NAME = "spsbench"
-FEW = 129  # new tokens under a mask: the newest and 128 nodes of a tree
 CAUSAL = "spsbench_causal"  # attribute of a mask by which every token sees all up to itself
 LANES = 16  # floats of a vector, as in numbers.h
 
@@ -52,7 +52,7 @@ def attend_fused(
     causal = m == 1 if attention_mask is None else getattr(attention_mask, CAUSAL, False)
     if attention_mask is None and is_causal is not False:
         causal |= getattr(module, "is_causal", False)
-    few = m <= FEW and key.shape[2] > m and attention_mask is not None and attention_mask.ndim == 4
+    few = m <= MAX_ROWS and key.shape[2] > m and getattr(attention_mask, "ndim", 0) == 4
     mask = None if causal else attention_mask
     ready = len(query) == 1 and plain and (causal or few)
     if ready and can_attend(query, key, value, mask, s_aux):
@@ -116,15 +116,9 @@ def can_attend(
     rowwise &= key.stride(1) % width == 0
     whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
     kinds = {query.dtype, key.dtype, value.dtype, *([] if sinks is None else [sinks.dtype])}
-    fits = mask is None or _fits(mask, query, key)
+    fits = mask is None or is_read(mask, query.shape[2], key.shape[2], dtype)
     ours = near and len(kinds) == 1 and missing(dtype) is None
     return alike and rowwise and whole and fits and ours
-
-
-def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Return whether it is additive, of whole rows, for these."""
-    shape = (1, 1, query.shape[2], key.shape[2])
-    return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
 
 AttentionInterface.register(NAME, attend_fused)

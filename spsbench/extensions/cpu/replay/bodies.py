@@ -7,6 +7,7 @@ with the tables and the parts of the target that it reads.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -30,13 +31,6 @@ LOGITS = -1  # among the numbers of hidden states
 SIZES = Size(16, 16), Size(6, 6), Size(6, 2), Size(9, 4)  # recorded; the last one is a check
 PASTS = 3, 5, 4, 8  # tokens before each of them
 COLLECTS = "transformers.utils.output_capturing"  # the module whose hooks change nothing
-
-
-class PassOutput(NamedTuple):
-    """The output of a pass, as that of a model."""
-
-    logits: Tensor  # [1, keep, V]
-    hidden_states: Any  # layer -> [1, m, D]
 
 
 class ModelRequest(NamedTuple):
@@ -112,9 +106,10 @@ class ModelBody:
         """Return the records of texts, for each kind of mask; None: a mask does not fit."""
         if (texts := getattr(cache_layers[0], "texts", None)) is not None:
             return list(texts) * len(self._mask_layers)
-        masks, numbers, m = request.inputs.named_masks(), list[int](), request.size.tokens
+        masks, numbers, m = request.inputs.masks, list[int](), request.size.tokens
         for name, number in zip(self._mask_kinds, self._mask_layers, strict=True):
-            layer, mask = cache_layers[max(number, 0)], masks.get(name)
+            layer = cache_layers[max(number, 0)]
+            mask = masks.get(name) if isinstance(masks, Mapping) else masks
             seen = request.end - layer.first
             if mask is not None:
                 if not is_read(mask, m, seen, self._dtype):
@@ -127,7 +122,7 @@ class ModelBody:
     def record(self, request: ModelRequest) -> list[Recording]:
         """Record the model's pass at each size, and keep its tables by position."""
         model = self._model()
-        self.weights = [x for module in model.modules() for x in tensors_of(module)]
+        self.weights = [*model.parameters(), *model.buffers()]
         positions = [
             torch.arange(before, before + size.tokens)
             for size, before in zip(SIZES, PASTS, strict=True)
@@ -170,11 +165,15 @@ class CpuModelReplay(BodyReplay[ModelRequest]):
         """Return what makes the passes of another model."""
         return CpuModelReplay(model)
 
-    def run(self, inputs: PassInputs, end: int) -> PassOutput:
-        """Return the logits and the hidden states of a pass, which lengthens the cache to `end`."""
+    def run(self, inputs: PassInputs, end: int) -> SimpleNamespace:
+        """Make a pass, which lengthens the cache to `end`; return its output as a model does.
+
+        `logits` [1, keep, V], none where they are `unread`; `hidden_states`: layer -> [1, m, D].
+        """
         size = Size(len(inputs.ids), inputs.keep)
         outputs = self.make_pass(ModelRequest(inputs, end, size))
-        return PassOutput(outputs.get(LOGITS, self._no_logits), outputs)
+        logits = outputs.get(LOGITS, self._no_logits)
+        return SimpleNamespace(logits=logits, hidden_states=outputs)
 
     def roll_out(
         self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut
@@ -216,7 +215,7 @@ class PositionTables:
     """Functions of positions alone: a row for each position that texts have reached.
 
     Raises:
-        RefusedError: they are no rows.
+        UncoveredPassError: they are no rows.
     """
 
     def __init__(self, recording: Recording, positions: Tensor, most: int | None) -> None:
@@ -245,12 +244,6 @@ class PositionTables:
             parts.append([x.reshape(piece, -1)[: count - start].clone() for x in made])
         self._rows = [torch.cat(rows) for rows in zip(*parts, strict=True)]
         self._count = count
-
-
-def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Return each parameter and buffer of a module, without those of its parts."""
-    tensors = *module._parameters.values(), *module._buffers.values()
-    return [tensor for tensor in tensors if tensor is not None]
 
 
 def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:
@@ -305,7 +298,7 @@ class NetworkBody:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.weights: Sequence[Tensor] = [
-            x for module in modules for part in module.modules() for x in tensors_of(part)
+            x for module in modules for x in (*module.parameters(), *module.buffers())
         ]
 
     def run(self, request: NetworkRequest) -> Mapping[str, Tensor]:
@@ -375,12 +368,7 @@ class CpuNetworkReplay:
         return replay.make_pass(NetworkRequest(plain, tensors, mask, cache, Size(m, m)))[RESULT]
 
     def roll_out(
-        self,
-        name: Hashable,
-        rows: Tensor,
-        tables: Sequence[Tensor],
-        cache: Any,
-        rolled: RollOut,
+        self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, rolled: RollOut
     ) -> bool:
         """Fill all but the first of `rows` [n + 1, X]; return whether a checked program did."""
         if name not in self.replays:

@@ -29,12 +29,7 @@ from spsbench.extensions.cpu.kernels.steps import (
     raise_failure,
 )
 from spsbench.extensions.cpu.packing.memory import ALIGNED
-from spsbench.extensions.cpu.replay.record import (
-    Instruction,
-    OperandKind,
-    Recording,
-    results_in,
-)
+from spsbench.extensions.cpu.replay.record import Instruction, OperandKind, Recording, results_in
 from spsbench.extensions.cpu.warp import WarpRecord
 
 STEP = 1 + 2 * STEP_ARGS + NUMBERS + REALS  # numbers of 8 bytes in the record of a step
@@ -110,7 +105,7 @@ class Affine:
         """Fit the first two or three `arrays`, of one shape, each recorded at one of `sizes`.
 
         Raises:
-            RefusedError: the others do not agree.
+            UncoveredPassError: the others do not agree.
         """
         count = 3 if any(size.tokens != size.kept for size in sizes) else 2
         form = np.array([(1, *size)[:count] for size in sizes], float)
@@ -152,7 +147,7 @@ class PassProgram:
         layers: as of a `Recording`.
 
     Raises:
-        RefusedError: passes of other sizes are other computations.
+        UncoveredPassError: passes of other sizes are other computations.
     """
 
     def __init__(
@@ -287,7 +282,7 @@ class PassProgram:
             draws: the draws of a roll-out.
 
         Raises:
-            MemoryError, IndexError: as `check`.
+            MemoryError, IndexError: as `raise_failure`.
         """
         tensors = [*outputs, *operands.inputs[: self.inputs], *operands.tables]
         bases = 0, scratch.address(bound.scratch), 0, 0, *map(Tensor.data_ptr, tensors)

@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):
         """Return what was recorded, which makes `outputs`.
 
         Raises:
-            RefusedError: a step reads what has no name; an output is no step's own result.
+            UncoveredPassError: a step reads what has no name; an output is no step's own result.
         """
         steps = fuse_factors(merge_products([self._named(*step) for step in self._steps]))
         for x in outputs.values():
@@ -338,7 +338,7 @@ def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Reco
     whose many objects would call for it.
 
     Raises:
-        RefusedError: the pass cannot be steps.
+        UncoveredPassError: the pass cannot be steps.
     """
     collects, outer = gc.isenabled(), active_recorder.set(recorder)
     gc.disable()

@@ -59,7 +59,7 @@ class PassBody(Protocol[AnyRequest]):
         """Record passes of all `sizes` over caches of their own, with inputs like a request's.
 
         Raises:
-            RefusedError: they cannot be steps. Any other error means the same.
+            UncoveredPassError: they cannot be steps. Any other error means the same.
         """
 
     def operands(self, request: AnyRequest, passes: int) -> Operands | None:
@@ -176,7 +176,7 @@ class BodyReplay(Generic[Request]):
         """Record passes of a few sizes, and return them.
 
         Raises:
-            RefusedError: they cannot be programs.
+            UncoveredPassError: they cannot be programs.
         """
         try:
             recordings = self._body.record(request)

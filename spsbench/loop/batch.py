@@ -9,16 +9,14 @@ not depend on its neighbours.
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor
 
-from spsbench.loop.drafter_context import CommonPass
+from spsbench.loop.drafter_context import CommonPass, Made
 from spsbench.loop.types import LM, Scores
-
-Made = TypeVar("Made")
 
 DRAFT, TARGET = 0, 1
 """The order of common passes: all rows draft, the target verifies the drafts."""

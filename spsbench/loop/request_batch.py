@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from greenlet import greenlet
 
-from spsbench.loop.batch import Batch, FinishedRow, Made, SharedClock
+from spsbench.loop.batch import Batch, FinishedRow, SharedClock
+from spsbench.loop.drafter_context import Made
 
 Value = TypeVar("Value")
 _row: ContextVar[greenlet | None] = ContextVar("row", default=None)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
-from itertools import takewhile
-from operator import eq, index
-from typing import NamedTuple, Protocol
+from operator import index
+from typing import Any, NamedTuple, Protocol
 
 from spsbench.errors import DataError
 
@@ -36,7 +35,7 @@ class Tokenizer(Protocol):
     """The part of a tokenizer's interface that streaming needs."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Decode `to_token_ids` to text."""
+        """Return the text of token ids."""
 
 
 class Detokenizer:
@@ -67,7 +66,7 @@ class Detokenizer:
     def _release(self, text: str) -> str:
         """Return what is new in the text of the window, and shorten the window to its tokens."""
         # Bytes at the end of the prompt may have become a character: it is part of what is new.
-        same = sum(takewhile(bool, map(eq, self._text, text)))
+        same = common_prefix(self._text, text)
         released = text[max(self._whole, same) :]
         newest = self._window[-self._pending :]
         alone = self._decode(newest)
@@ -220,8 +219,8 @@ def to_token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
     return ids
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix."""
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the longest common prefix, of sequences of one type."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -133,9 +133,7 @@ class Tree:
         return TreeRound(max(self.depth), tuple(path), tuple(siblings), tuple(offered))
 
 
-@lru_cache(MAX_SHAPES)
-def _tree(parents: tuple[int, ...]) -> Tree:
-    return Tree(parents)
+_tree = lru_cache(MAX_SHAPES)(Tree)
 
 
 def tree_of(parents: Tensor | Sequence[int]) -> Tree:

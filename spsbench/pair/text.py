@@ -200,12 +200,7 @@ class Comparison(NamedTuple):
 
 
 def compare_texts(
-    loaded: Any,
-    prompt: Sequence[int] | EnginePrompt,
-    ars: Text,
-    sps: Text,
-    *,
-    busy: bool = False,
+    loaded: Any, prompt: Sequence[int] | EnginePrompt, ars: Text, sps: Text, *, busy: bool
 ) -> Comparison:
     """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
     identical, divergence = None, None

@@ -159,21 +159,21 @@ class EagerLM:
         return type(self), id(self.model), self.layers
 
     @torch.inference_mode()
-    def together(self, every: Sequence[Fed]) -> list[Scores]:
+    def together(self, passes: Sequence[Fed]) -> list[Scores]:
         """Make the passes of several sessions over this model in one."""
-        ends = list(accumulate((len(fed.tokens) for fed in every), initial=0))
+        ends = list(accumulate((len(fed.tokens) for fed in passes), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
         texts = [
             SequenceSlice(rows, fed.lm._cache, fed.lm._joint_mask(len(fed.tokens), fed.parents))
-            for rows, fed in zip(parts, every, strict=True)
+            for rows, fed in zip(parts, passes, strict=True)
         ]
-        positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in every]
-        ids = torch.cat([send(fed.tokens, self.device) for fed in every])
+        positions = [fed.lm._positions(len(fed.tokens), fed.parents) for fed in passes]
+        ids = torch.cat([send(fed.tokens, self.device) for fed in passes])
         cache = JointCache(texts, {} if self.windows is None else self.windows.sliding)
         with watch_experts(self._counts_experts) as experts, self._sharing(cache):
             places = torch.cat(positions)
             out = self._run(PassInputs(ids, places, cache.mask, cache, ends[-1], self.layers))
-        for fed in every:
+        for fed in passes:
             fed.lm._length += len(fed.tokens)
         logits, states = out.logits[0, :, : self.vocab_size], self._states(out)
         return [
@@ -182,7 +182,7 @@ class EagerLM:
                 {n: part[rows] for n, part in states.items()},
                 mean_experts(experts),
             )
-            for rows, fed in zip(parts, every, strict=True)
+            for rows, fed in zip(parts, passes, strict=True)
         ]
 
     def _sharing(self, cache: JointCache) -> AbstractContextManager[None]:
@@ -298,7 +298,7 @@ def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 
-    def begun() -> list[Fed]:
+    def open_passes() -> list[Fed]:
         sessions = []
         for past, fed in cuts:
             lm = kind(model)
@@ -307,9 +307,9 @@ def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
         return sessions
 
     try:
-        alone = torch.cat([fed.lm.append(fed.tokens, fed.keep).logits for fed in begun()])
-        every = begun()
-        joint = torch.cat([scores.logits for scores in every[0].lm.together(every)])
+        alone = torch.cat([fed.lm.append(fed.tokens, fed.keep).logits for fed in open_passes()])
+        passes = open_passes()
+        joint = torch.cat([scores.logits for scores in passes[0].lm.together(passes)])
     except Exception:  # foreign code may raise anything
         return False
     return float((joint - alone).abs().max()) <= logits_tolerance(alone)

@@ -104,9 +104,9 @@ def untried_versions(tested: Mapping[str, tuple[int, int]] = TESTED) -> list[str
     """Return warnings about packages that are newer than the newest release that was tried."""
     installed = {name: package_version(name) for name in tested}
     return [
-        f"{name} {there} is newer than what was tried: {tested[name][0]}.{tested[name][1]}"
-        for name, there in installed.items()
-        if there is not None and Version(there).release[:2] > tested[name]
+        f"{name} {release} is newer than what was tried: {tested[name][0]}.{tested[name][1]}"
+        for name, release in installed.items()
+        if release is not None and Version(release).release[:2] > tested[name]
     ]
 
 

@@ -139,11 +139,11 @@ class Batch:
             return
         first = min(self._waiting.values(), key=lambda request: request.order)
         rows = [row for row, request in self._waiting.items() if request[:2] == first[:2]]
-        every = [self._waiting.pop(row).inputs for row in rows]
+        inputs = [self._waiting.pop(row).inputs for row in rows]
         self.passes[first.order] = self.passes.get(first.order, 0) + 1
         outputs: Sequence[Any]
         try:
-            outputs = first.together(every)
+            outputs = first.together(inputs)
         except Exception as error:  # the model's: each row fails as it would alone
             outputs = [error] * len(rows)
         yield from zip(rows, outputs, strict=True)
@@ -190,10 +190,10 @@ class BatchedLM:
         self._lm.commit(length, path)
 
 
-def _together(every: Sequence[Fed]) -> list[Scores]:
-    if len(every) == 1:
-        return [every[0].lm.append(*every[0][1:])]
-    scores: list[Scores] = every[0].lm.together(every)
+def _together(passes: Sequence[Fed]) -> list[Scores]:
+    if len(passes) == 1:
+        return [passes[0].lm.append(*passes[0][1:])]
+    scores: list[Scores] = passes[0].lm.together(passes)
     return scores
 
 

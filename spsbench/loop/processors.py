@@ -62,8 +62,8 @@ class TextProcessors:
         by, width = self._by, logits.shape[-1]
         x = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
         if by.biases:
-            known = self._ids < width
-            x[:, send(self._ids[known], x.device)] += send(self._values[known].to(x), x.device)
+            in_row = self._ids < width
+            x[:, send(self._ids[in_row], x.device)] += send(self._values[in_row].to(x), x.device)
         if (by.repetition, by.frequency, by.presence) != (1, 0, 0):
             self._penalise(x, paths)
         banned = [(row, t) for row, path in enumerate(paths) for t in self._bans(path) if t < width]

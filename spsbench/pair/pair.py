@@ -279,9 +279,9 @@ class Pair:
             The plan's `answer`, `command` and `report`; None after a stop.
         """
         base = {n: v for n, v in self._grid.given.items() if n not in ("k", "schedule", "verifier")}
-        given = {name: value for name, value in options.items() if value is not None}
+        named = {name: value for name, value in options.items() if value is not None}
         callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
-        planned = plan(task, pair=self, **callbacks, **base | given)
+        planned = plan(task, pair=self, **callbacks, **base | named)
         return cast("Planned | None", planned)  # None is a dry run's
 
     @takes(AuditOptions, Grid)

@@ -42,8 +42,8 @@ class Text:
         return self.text
 
     def __repr__(self) -> str:
-        shown = self.text if len(self.text) <= SHOWN else self.text[:SHOWN] + "..."
-        return f"<Text {shown!r}: {len(self.tokens)} tokens, {self.finish}>"
+        text = self.text if len(self.text) <= SHOWN else self.text[:SHOWN] + "..."
+        return f"<Text {text!r}: {len(self.tokens)} tokens, {self.finish}>"
 
     @property
     def text(self) -> str:
@@ -72,14 +72,14 @@ class Text:
             for text, origin in self.pieces
         ]
         figures = self.metrics
-        shown = [f"{figures.tokens} tokens"]
+        phrases = [f"{figures.tokens} tokens"]
         for name, value in (("α", figures.alpha), ("τ", figures.block_efficiency)):
-            shown += [] if value is None else [f"{name} {value:.2f}"]
+            phrases += [] if value is None else [f"{name} {value:.2f}"]
         if figures.mean_token_time_ms is not None:
-            shown.append(f"{figures.mean_token_time_ms:.2f} ms a token")
+            phrases.append(f"{figures.mean_token_time_ms:.2f} ms a token")
         return (
             f'<div style="white-space:pre-wrap;font-family:monospace">{"".join(parts)}</div>'
-            f"<small>{', '.join(shown)}</small>"
+            f"<small>{', '.join(phrases)}</small>"
         )
 
 
@@ -235,8 +235,10 @@ def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
 def processor_ms(text: Text) -> float | None:
     """Return the processor time of a token, of all threads; None where it was not measured."""
     spent = [r.processor_seconds for r in text.record.rounds]
-    known = [seconds for seconds in spent if seconds is not None]
-    return 1e3 * sum(known) / count_tokens(text) if spent and len(known) == len(spent) else None
+    measured = [seconds for seconds in spent if seconds is not None]
+    if not spent or len(measured) < len(spent):
+        return None
+    return 1e3 * sum(measured) / count_tokens(text)
 
 
 def one_segment(text: Text) -> Segments:
@@ -262,13 +264,13 @@ def divergence_of(comparison: Comparison) -> str:
         return "tokens: texts differ by design (same distribution)"
     if comparison.identical:
         return "tokens: identical to ArS"
-    found = comparison.divergence
-    if found is None or found.position is None:
+    divergence = comparison.divergence
+    if divergence is None or divergence.position is None:
         elsewhere = comparison.sps.cell.elsewhere
         why = "texts differ; without the weights it is open why"
         return f"tokens: {why if elsewhere else 'one text is the beginning of the other'}"
-    meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
+    meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[divergence.kind]
     return (
-        f"tokens: first difference at token {found.position + 1}: {meaning} "
-        f"(logits {found.gap:.3g} apart, rounding {found.tolerance:.3g})"
+        f"tokens: first difference at token {divergence.position + 1}: {meaning} "
+        f"(logits {divergence.gap:.3g} apart, rounding {divergence.tolerance:.3g})"
     )

@@ -176,16 +176,16 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         Where twice the room cannot be had it is just enough. Raises OutOfMemoryError: not even
         that.
         """
-        held = [layer for layer in self.layers if layer.is_initialized]
-        capacity = min((layer.capacity for layer in held), default=least)
+        begun = [layer for layer in self.layers if layer.is_initialized]
+        capacity = min((layer.capacity for layer in begun), default=least)
         if least <= capacity:
             return
-        free, room = ram()[1], grow_capacity(least, capacity, held[0].most)
-        moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
+        free, room = ram()[1], grow_capacity(least, capacity, begun[0].most)
+        moved = capacity * begun[0].token_bytes  # a layer is twice in memory while it is moved
         for rows in room, least:
             need = (rows - capacity) * self.token_bytes + moved
             if not free or need <= free:
-                for layer in held:
+                for layer in begun:
                     if layer.capacity < rows:
                         layer.widen(rows)
                 return

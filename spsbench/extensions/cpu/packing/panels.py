@@ -198,8 +198,8 @@ def pack_network(module: nn.Module) -> None:
         if (layout := layout_of(weight)) is None:
             continue
         x = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype)[None]
-        made, stock = LAYOUTS[layout](weight, slot.layer.bias)(x).float(), slot.layer(x).float()
-        if not torch.allclose(made, stock, rtol=0.02, atol=1e-3):
+        packed, plain = LAYOUTS[layout](weight, slot.layer.bias)(x).float(), slot.layer(x).float()
+        if not torch.allclose(packed, plain, rtol=0.02, atol=1e-3):
             differing.add(shape)
     with huge_pages(packed_bytes(module)):
         pack_linear_layers(module, differing)

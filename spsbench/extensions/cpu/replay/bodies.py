@@ -240,24 +240,24 @@ class PositionTables:
         parts, piece = [self._rows] if self._rows else [], len(self._positions)
         for start in range(self._count, count, piece):
             positions = (start + torch.arange(piece)).clamp(max=count - 1)
-            made = tables_at(self._recording, self._positions, positions)
-            parts.append([x.reshape(piece, -1)[: count - start].clone() for x in made])
+            tables = tables_at(self._recording, self._positions, positions)
+            parts.append([x.reshape(piece, -1)[: count - start].clone() for x in tables])
         self._rows = [torch.cat(rows) for rows in zip(*parts, strict=True)]
         self._count = count
 
 
-def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:
-    """Return the tables of other positions, as many as those that were recorded, `given`."""
-    known: dict[int, Any] = {id(given): positions}
+def tables_at(recording: Recording, recorded: Tensor, positions: Tensor) -> list[Tensor]:
+    """Return the tables of other positions, as many as the `recorded` ones."""
+    by_id: dict[int, Any] = {id(recorded): positions}
 
     def now(x: Any) -> Any:
-        return known.get(id(x), x) if isinstance(x, Tensor) else x
+        return by_id.get(id(x), x) if isinstance(x, Tensor) else x
 
     for func, args, kwargs, out in recording.calls:
         moved = func(*tree_map(now, args), **tree_map(now, kwargs))
         for old, new in zip(tree_leaves(out), tree_leaves(moved), strict=True):
-            known[id(old)] = new
-    return [known[id(x)] for x in recording.tables]
+            by_id[id(old)] = new
+    return [by_id[id(x)] for x in recording.tables]
 
 
 NETWORK_SIZES = Size(16, 16), Size(6, 6), Size(9, 9)  # recorded; the last one is a check

@@ -173,7 +173,7 @@ class PassProgram:
             OperandKind.TABLE: of_tables,
             OperandKind.WEIGHT: of_tables + len(first.tables),
         }
-        self._numbers = Affine(sizes, [self._records(each) for each in lists])
+        self._numbers = Affine(sizes, [self._records(part) for part in lists])
         self._fixed = np.zeros((len(steps), STEP), np.int64)
         self._fixed[:, 0] = [address(step.name) for step in steps]
         reals = np.zeros((len(steps), REALS))
@@ -181,7 +181,7 @@ class PassProgram:
             row[: len(step.real)] = step.real
         self._fixed[:, -REALS:] = reals.view(np.int64)
         self._lay_out(sizes, recordings, steps)
-        self._shapes = Affine(sizes, [_shapes(each, self._outputs) for each in recordings])
+        self._shapes = Affine(sizes, [_shapes(x, self._outputs) for x in recordings])
         self._axes = [len(first.shapes[name][0]) for name in self._outputs]
         self.dtypes = [first.shapes[name][1] for name in self._outputs]
         self._bound: dict[Size, Bound] = {}
@@ -229,7 +229,7 @@ class PassProgram:
                 slot_of[number] = slot
             free += [slot_of[x] for x, end in ends.items() if end == n and x in slot_of]
         order = [number for slot in slots for number in slot]
-        arrays = [np.array([each.sizes[n] for n in order], np.int64) for each in recordings]
+        arrays = [np.array([x.sizes[n] for n in order], np.int64) for x in recordings]
         self._sizes, self._starts = Affine(sizes, arrays), np.cumsum([0, *map(len, slots)])[:-1]
         in_slots = [
             (n, 2 + 2 * k, slot_of[x.number])

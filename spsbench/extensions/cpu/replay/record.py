@@ -251,8 +251,8 @@ class Recorder(TorchDispatchMode):
         """
         steps = fuse_factors(merge_products([self._named(*step) for step in self._steps]))
         for x in outputs.values():
-            own = isinstance(x, Tensor) and x.is_contiguous() and storage_of(x) in self._made
-            if not own or x.untyped_storage().nbytes() != x.nbytes:
+            is_result = isinstance(x, Tensor) and x.is_contiguous() and storage_of(x) in self._made
+            if not is_result or x.untyped_storage().nbytes() != x.nbytes:
                 raise UncoveredPassError("a result that is no operation's own")
         return Recording(
             steps,
@@ -262,7 +262,7 @@ class Recorder(TorchDispatchMode):
             *(self._tables, self._calls, self._constants, self._layers),
         )
 
-    def _named(self, step: Call, made: set[int]) -> Instruction:
+    def _named(self, step: Call, storages: set[int]) -> Instruction:
         """Return a call with its operands by kind and number instead of tensors."""
         n, args = step.n, step.args
         if step.past is not None:
@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):
             n = *n, *[0] * (6 - len(n)), layer, mask
             args = (*args[:MASK], None, *args[MASK + 1 :]) if step.name != "put" else args
         operands = tuple(None if x is None else self._operand(x, step.past) for x in args)
-        writes = frozenset(self._made[storage] for storage in made)
+        writes = frozenset(self._made[storage] for storage in storages)
         return Instruction(step.name, operands, n, step.real, writes)
 
     def _in_cache(self, step: Call) -> tuple[int, int]:
@@ -300,9 +300,9 @@ class Recorder(TorchDispatchMode):
             return Operand(*self.past[storage], 0)
         if storage in self._unread or storage in self.past:
             raise UncoveredPassError("keys, values or masks in another operation than attention")
-        for number, given in enumerate(self._inputs):
-            if storage == storage_of(given):
-                return Operand(OperandKind.INPUT, number, at - given.data_ptr())
+        for number, tensor in enumerate(self._inputs):
+            if storage == storage_of(tensor):
+                return Operand(OperandKind.INPUT, number, at - tensor.data_ptr())
         if storage in self._of_positions:
             return Operand(OperandKind.TABLE, _number_of(x, self._tables), 0)
         for begin, end, number in self._weights.get(storage, ()):
@@ -322,13 +322,13 @@ def _tensors_in(x: Any) -> Iterator[Tensor]:
             yield from _tensors_in(part)
 
 
-def _number_of(x: Tensor, known: list[Tensor]) -> int:
+def _number_of(x: Tensor, views: list[Tensor]) -> int:
     """Return the place of a view in a list, to which it is added if it is new."""
-    views = [where(other) for other in known]
-    if where(x) not in views:
-        known.append(x)
-        return len(views)
-    return views.index(where(x))
+    places = [where(view) for view in views]
+    if where(x) not in places:
+        views.append(x)
+        return len(places)
+    return places.index(where(x))
 
 
 def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Recording:

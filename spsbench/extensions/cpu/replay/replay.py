@@ -131,11 +131,11 @@ class BodyReplay(Generic[Request]):
             self.counts[1] += 1
             _extend_views(operands, 1)
             return outputs
-        own = self._run(request)  # last: its keys and values stay
-        self._agrees[kind] = all(torch.equal(outputs[name], own[name]) for name in names)
+        reference = self._run(request)  # last: its keys and values stay
+        self._agrees[kind] = all(torch.equal(outputs[name], reference[name]) for name in names)
         if not self._agrees[kind]:
             self.refused = "a program of a pass differs from own code"
-        return own
+        return reference
 
     def make_roll_out(
         self, request: Request, rolled: RollOut, logits: Tensor, rows: Tensor | None = None

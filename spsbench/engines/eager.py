@@ -65,9 +65,8 @@ class EagerLM:
     def __init__(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> None:
-        config = model.config.get_text_config()
         self.model, self.device = model, model.device  # `model.device` searches on each access
-        self.vocab_size: int = vocab_size or config.vocab_size
+        self.vocab_size = vocab_size or logits_width(model)
         self.limit = context_of(model)
         self.layers = tuple(layers)
         self.windows = windows_of(model)
@@ -86,7 +85,10 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m]; with `parents` [N] the last N, also cached ones, are tree nodes."""
+        """Feed `tokens` [m] as `LM.append` does, a prefill (`keep` 0) in chunks.
+
+        Hidden states are those of all m. ValueError: the context does not hold the tokens.
+        """
         self._check_limit(len(tokens))
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
@@ -106,7 +108,7 @@ class EagerLM:
         )
 
     def _chunk(self) -> int:
-        """Return the most tokens of a pass of a prefill."""
+        """Return the most tokens that a prefill feeds in one pass."""
         return PREFILL_CHUNK
 
     def _expect(self, tokens: int) -> None:
@@ -146,9 +148,9 @@ class EagerLM:
         return self.windows.masks(send(mask, self.device), near)
 
     def shares(self, fed: Fed) -> Hashable | None:
-        """Return what passes that can be one have in common; None: this one runs alone.
+        """Return a key, equal for passes that `together` can make as one; None: this runs alone.
 
-        A prefill runs alone, and a pass of a model that attends in a way of its own.
+        So do prefills, first passes and models that attend in a way of their own.
         """
         m = len(fed.tokens)
         if not self.joins or fed.keep == 0 or m == 0 or self._length == 0:
@@ -160,7 +162,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def together(self, passes: Sequence[Fed]) -> list[Scores]:
-        """Make the passes of several sessions over this model in one."""
+        """Make passes of sessions with one key by `shares` as one; return the scores of each."""
         ends = list(accumulate((len(fed.tokens) for fed in passes), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
         texts = [
@@ -203,7 +205,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Keep the first `length` tokens and, of the tree nodes after them, those on `path`."""
+        """Keep the first `length` tokens and the nodes `path` after them; ValueError: too few."""
         path = path or ()
         if not 0 <= length <= self._length - len(path):
             raise ValueError(f"commit of {length} + {len(path)} tokens: {self._length} are cached")
@@ -247,9 +249,11 @@ def check_rollback(
 ) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
-    Recurrent states, and models that keep their past elsewhere than in the cache they are given,
-    fail here, before any text is made with them. `kind`: the session that is tried.
-    Logits with the bits of a session that rejects nothing may be four times as far away.
+    Logits with the bits of a session that rejects nothing may be four times as far away. `kind`
+    opens the sessions; None: as `eager` does.
+
+    Raises:
+        UnsupportedModelError: they are not, or the model fails. DataError: they are not finite.
     """
     name = type(model).__name__
     lm, straight = ((kind or KINDS.get(model, EagerLM))(model) for _ in range(2))
@@ -286,7 +290,7 @@ _EACH: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
 
 def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether a common pass of two sessions gives what a pass of each gives, by a trial."""
+    """Return whether a common pass gives what each session's own gives: tried once a model."""
     if model not in _EACH:
         _EACH[model] = _try_each(model, kind)
     return _EACH[model]
@@ -294,7 +298,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether two sessions that run together score as each does alone."""
+    """Return whether two sessions that run together score as each does alone; an error: no."""
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 

@@ -23,7 +23,7 @@ _watched: list[list[int]] = []
 
 @contextmanager
 def watch_experts(counting: bool = True) -> Iterator[list[int]]:
-    """Yield a list to which each layer of experts adds its number of distinct experts."""
+    """Yield a list to which layers of experts add their numbers of distinct ones, if `counting`."""
     distinct: list[int] = []
     if not counting:
         yield distinct
@@ -54,7 +54,7 @@ def counts_experts(model: PreTrainedModel) -> bool:
 
 
 def count_experts_in(model: PreTrainedModel) -> None:
-    """Count the experts of `model` from now on; results stay the same."""
+    """Count the experts of `model` from now on, on a CPU and where transformers groups products."""
     config = model.config.get_text_config()
     stock = getattr(config, "_experts_implementation", None) == STOCK
     if stock and model.device.type == "cpu" and any(expert_modules(model)):

@@ -124,7 +124,7 @@ def has_hooks(module: nn.Module) -> bool:
 def exchange_each(
     model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
 ) -> None:
-    """Replace every module of `model` without hooks by the result of `instead`."""
+    """Replace modules without hooks by `instead(module)(module)`; `instead` is None: they stay."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not has_hooks(child) and (make := instead(child)) is not None:
@@ -142,7 +142,7 @@ def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) ->
 
 
 def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return parent and name of each embedding that only looks up rows."""
+    """Return parent and name of each stock embedding that looks up rows and does no more."""
     slots = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -152,7 +152,7 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
 
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
-    """Give `model` its stock modules again for those of a kind, tied as they were."""
+    """Put stock modules in the places of those of a `kind` below `model`, tied as they were."""
     memo: dict[int, Any] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

@@ -65,10 +65,10 @@ class NetworkReplay(Protocol):
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`.
+        """Return `plain(tensors, mask, cache)`, perhaps without a call of it.
 
-        A result of the pass `name` is a function of the tensors, the additive mask and the cache
-        alone. The cache is of the network's only layer with attention, and grows by m.
+        All passes of one `name` run the same code, a function of the tensors, the additive mask and
+        the cache alone: that of the network's only layer with attention, which grows by m.
         """
 
     def roll_out(

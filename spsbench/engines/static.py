@@ -42,6 +42,7 @@ class FixedLayer(PreallocatedLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
+        """Write rows at `slots`, or after `length`; return views of what the pass attends to."""
         if self.slots is None:
             return super().update(key_states, value_states)
         self.keys.index_copy_(2, self.slots, key_states)

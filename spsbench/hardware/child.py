@@ -72,7 +72,7 @@ class Child:
         atexit.register(self.close)
 
     def ask(self, task: Mapping[str, Any], seconds: int, step: str) -> dict[str, Any]:
-        """Return the answer of the child, or an `error` in words: it fails, or ends at a limit.
+        """Return the child's answer, or an `error` in words where it fails or hits a limit.
 
         Args:
             task: values for JSON.
@@ -105,7 +105,7 @@ class Child:
                 self._end()
 
     def _reason(self, code: int, seconds: int) -> str:
-        """Return in words why the child ended with an exit code."""
+        """Return in words why the child ended with `code`: limits end it by signals, negative."""
         if code == -signal.SIGXCPU:
             return f"it takes more than {seconds} s of processor time"
         if code in (-signal.SIGSEGV, -signal.SIGBUS):
@@ -143,7 +143,7 @@ class Child:
                 process.stdin.flush()
 
     def _end(self) -> int | None:
-        """End the child and return its exit code, also if it was dead already."""
+        """End the child and return its exit code, dead or not; None: there is no child."""
         process, self._process = self._process, None
         if process is None:
             return None

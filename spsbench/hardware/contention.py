@@ -53,9 +53,9 @@ def other_work_seconds(before: ClockReading, after: ClockReading) -> float | Non
 
 
 def at_work(seconds: float = SECONDS) -> float:
-    """Return the mean number of running threads of other processes; 0 where that is unknown.
+    """Watch for `seconds`; return the mean number of threads that other processes had at work.
 
-    In most containers those of the whole machine.
+    In most containers those of the whole machine; 0 where it is unknown.
     """
     before = read_clocks()
     time.sleep(seconds)

@@ -64,7 +64,7 @@ def instruction_set(cpuinfo: Path = CPUINFO) -> str:
 
 
 def cpu_fields(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Return the fields of the first processor, as the system's file names them."""
+    """Return the fields of the first processor, as the system's file names them; {} without it."""
     try:
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
@@ -80,7 +80,7 @@ def usable_cores() -> int:
 
 
 def variable_errors() -> Iterator[SpsError]:
-    """Yield the errors of environment variables that would break the libraries."""
+    """Yield the errors of OMP_NUM_THREADS and TMPDIR that would break the libraries."""
     threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
     if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):
         yield UsageError(

@@ -29,7 +29,7 @@ class _Pipe(FileIO):
 def open_file(path: Path) -> BufferedReader:
     """Open a file or a pipe for reading; a pipe without a writer reads as empty.
 
-    A read of a pipe raises `TimeoutError` after `SILENCE` seconds without a byte.
+    A read of a pipe raises TimeoutError after `SILENCE` seconds without a byte; OSError: a folder.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -44,7 +44,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, limit: int = LIMIT) -> bytes:
-    """Return the content of a file or a pipe."""
+    """Return the content of a file or a pipe; OSError: more than `limit` bytes."""
     with open_file(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -69,7 +69,7 @@ def clock(seconds: float) -> str:
 
 
 def folder_size(folder: Path) -> int | None:
-    """Return the bytes of the files in `folder`; None if it holds no model."""
+    """Return the bytes of the files right in `folder`; None: it has no config.json."""
     if not (folder / "config.json").is_file():
         return None
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

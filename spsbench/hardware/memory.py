@@ -69,7 +69,7 @@ def keep_memory() -> bool:
 
 @contextmanager
 def importing_libraries() -> Iterator[None]:
-    """Import torch and transformers in this block, announced if it is slow."""
+    """Import torch and transformers in this block, announced if slow; OutOfMemoryError: no room."""
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     bounded = space != resource.RLIM_INFINITY
     limit = f"ulimit -v is {space >> 10}"

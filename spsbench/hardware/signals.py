@@ -57,7 +57,7 @@ def graceful(
     aside = threading.current_thread() is not threading.main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
-        """Note a signal, restore default handlers, raise KeyboardInterrupt if `raises`."""
+        """Record a signal, start the limit, restore default handlers, raise if `raises`."""
         interrupt.signal = number
         if farewell is not None:
             late.start()
@@ -91,7 +91,7 @@ def graceful(
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGINT so in this block, unless it is ignored (`nohup`), or not of this thread."""
+    """Handle SIGINT in this block by `handler`, unless it is ignored or this is no main thread."""
     before = signal.getsignal(signal.SIGINT)
     aside = threading.current_thread() is not threading.main_thread()
     if aside or before in (signal.SIG_IGN, None):

@@ -122,7 +122,7 @@ class Batch:
             self._waiting[row] = outcome
 
     def _go_on(self, row: greenlet, reply: Any) -> Any:
-        """Run a row, with `reply` or raising it, until it asks or ends; return that."""
+        """Run a row, with `reply` or raising it, until it asks or ends; return what."""
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:
@@ -134,7 +134,7 @@ class Batch:
             self._hub = before
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
-        """Make the passes of the first kind; yield each row that waited for one with its scores."""
+        """Make the passes of the first kind; yield each of its rows with scores, or an error."""
         if not self._waiting:
             return
         first = min(self._waiting.values(), key=lambda request: request.order)

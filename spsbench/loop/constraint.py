@@ -95,7 +95,7 @@ class Constraint:
         return tuple(text[self._start :])
 
     def mask(self, output: Path) -> Tensor | None:
-        """Return [V] bool, the tokens allowed after `output`; None: it is no text, or ends one."""
+        """Return [V] bool, the tokens allowed after `output`; None: none are, or it has ended."""
         if output not in self._masks:
             began = time.perf_counter()
             self._masks[output] = self._make(output)
@@ -144,7 +144,7 @@ class Constraint:
             self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def _make(self, output: Path) -> Tensor | None:
-        """Return the tokens allowed after `output`, or the one that closes it; None: no token."""
+        """Return the mask of `output`, or that of the one token that closes it; None: as `mask`."""
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None
         self.made += 1

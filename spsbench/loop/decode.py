@@ -195,7 +195,7 @@ def decode(
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
-    """Return how many tokens may follow `prompt` tokens; PromptError: the context holds fewer."""
+    """Return how many tokens may follow `prompt` tokens; PromptError: `context` holds fewer."""
     if context is None:
         return limits.max_new_tokens
     if prompt > context:
@@ -238,7 +238,7 @@ def fetch_numbers(parts: Sequence[Tensor]) -> list[list[float]]:
 
 
 def draft_probs(draft: Draft, q: Tensor, likeliest: int) -> DraftProbs:
-    """Return the probabilities of drafted tokens by draft and target, for audits.
+    """Return the probabilities of drafted tokens by draft (1: by rule) and target, for audits.
 
     With `likeliest` tokens after each row their ids and probabilities by the target as well.
     """

@@ -124,7 +124,10 @@ def check_verdict(verdict: object, verifier: Verifier, n: int) -> None:
 
 
 def part_name(kind: Kind, part: object) -> str:
-    """Return `drafter repeat (mypackage.repeat:Repeat)` for the plug-in inside any wrapper."""
+    """Return the plug-in inside any wrapper as `drafter repeat (mypackage.repeat:Repeat)`.
+
+    Without the name if none is registered; from a file as `drafter ./repeat.py:Repeat`.
+    """
     part_type = type(inspect.unwrap(part))  # type: ignore[arg-type]
     if (file := file_of(part_type.__module__)) is not None:
         return f"{kind[:-1]} {file}:{part_type.__qualname__}"

@@ -157,20 +157,16 @@ class TextProcessors:
         return banned
 
     def _follow(self, text: Sequence[int]) -> None:
-        """Bring the counts to `text`, which the text so far begins, or else begin anew."""
+        """Count what `text` has more than the text so far; begin anew where it does not go on."""
         if list(text[: len(self._text)]) != self._text:
             self._restart()
-        for token in text[len(self._text) :]:
-            self._read(token)
-
-    def _read(self, token: int) -> None:
-        """Count one more token of the text."""
-        at, n = len(self._text), self._by.ngram - 1
-        column = self._columns.setdefault(token, len(self._columns))
-        if column == self._counts.shape[1]:
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], 1)
-        self._counts[0, column] = token
-        self._counts[1, column] += at >= self._start
-        if n >= 0 and at >= n:
-            self._after.setdefault(tuple(self._text[at - n :]), set()).add(token)
-        self._text.append(token)
+        n = self._by.ngram - 1
+        for at, token in enumerate(text[len(self._text) :], start=len(self._text)):
+            column = self._columns.setdefault(token, len(self._columns))
+            if column == self._counts.shape[1]:
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], 1)
+            self._counts[0, column] = token
+            self._counts[1, column] += at >= self._start
+            if n >= 0 and at >= n:
+                self._after.setdefault(tuple(self._text[at - n :]), set()).add(token)
+            self._text.append(token)

@@ -18,7 +18,7 @@ Model = Callable[[list[int]], Tensor]
 
 
 def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) -> list[int]:
-    """Run Algorithm 1 (ArS): extend the prompt `x` to `T` tokens, one target pass each."""
+    """Run Algorithm 1 (ArS); return the prompt `x` with as many tokens as make it `T` long."""
     x, step = list(x), 0
     while len(x) < T:  # while n < T do
         u = noise.round(step).uniform(Purpose.FINAL, 1)
@@ -30,7 +30,7 @@ def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) 
 def speculative_sampling(
     q: Model, p: Model, x: list[int], K: int, T: int, noise: NoiseStream
 ) -> list[int]:
-    """Run Algorithm 2 (SpS): extend the prompt `x` to `T` tokens with drafts of `K` from `p`."""
+    """Run Algorithm 2 (SpS), drafts of at most `K` from `p`; return `x` continued to `T` tokens."""
     x, step = list(x), 0
     while len(x) < T:  # while n < T do
         k = min(K, T - len(x) - 1)

@@ -94,7 +94,7 @@ class RequestBatch(Batch):
             self._spent[row] = seconds + now - began, part + shared - share
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
-        """Send the requests that rows wait with; yield each row whose answer is there."""
+        """Send what rows wait with, wait for one; yield the rows with answers, or errors."""
         if not self._waiting or self._loop is None:
             return
         sent = set(self._sent.values())

@@ -115,7 +115,7 @@ def peaks(x: Tensor) -> Tensor:
 
 
 def row_slices(n: int, probs: Tensor) -> Iterator[slice]:
-    """Split `n` rows as wide as `probs` into slices that fit a CPU's caches; one on a GPU."""
+    """Yield slices of `n` rows as wide as `probs`, each within a CPU's caches; one on a GPU."""
     threads = torch.get_num_threads()
     step = n if probs.device.type != "cpu" else max(1, PIECE // probs.shape[-1]) * threads
     for start in range(0, n, max(step, 1)):
@@ -267,7 +267,7 @@ def residual(q: Tensor, p: Tensor | None) -> Tensor:
 
 
 def row(x: Tensor, index: Tensor) -> Tensor:
-    """Return `x[index]` for a [] index without a host read, which plain indexing would cause."""
+    """Return `x[index]` for a [] index, without the host read of plain indexing."""
     return x.index_select(0, index[None])[0]
 
 

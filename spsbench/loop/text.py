@@ -124,7 +124,7 @@ class Transcript:
         self.stopped = False
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
-        """Add a token and return the pieces that may be shown now; [] once a stop string came."""
+        """Add a token and return the pieces that may be shown now; [] after a stop string's."""
         if self.stopped:
             return []
         if token in self._ends:

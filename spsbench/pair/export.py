@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ def export_drafter(
     convert = converter(engine, family, folder)
     stated = open_files(folder).target
     named = verifier_folder(verifier) if verifier is not None else None
-    target_folder = named or (_folder_here(stated) if stated is not None else None)
+    target_folder = named
+    with suppress(MissingError):  # its target is not here
+        target_folder = named or (None if stated is None else local_folder(stated))
     target = read_config(target_folder) if target_folder is not None else {}
     try:
         head = read_head(
@@ -131,7 +134,11 @@ def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
 
 
 def verifier_folder(verifier: str) -> Path | None:
-    """Return the folder of a target that a head is to name; None for one that is not here."""
+    """Return the folder of a target that a head is to name; None: it is not here.
+
+    Raises:
+        MissingError: neither a folder, a hub id nor an absolute path. DataError: a head.
+    """
     folder = local_folder(verifier)
     if folder is None:
         absolute = verifier.startswith("/") and verifier.isprintable()
@@ -150,16 +157,8 @@ def verifier_folder(verifier: str) -> Path | None:
     return folder
 
 
-def _folder_here(stated: str) -> Path | None:
-    """Return the folder of the target that a head names, if it is on this machine."""
-    try:
-        return local_folder(stated)
-    except MissingError:
-        return None
-
-
 def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
-    """Copy the files of a draft model, which every engine takes as transformers writes them."""
+    """Copy a draft model, which engines take as it is; DataError: no safetensors, or no model."""
     config = read_config(folder)
     if not isinstance(config.get("vocab_size"), int):
         raise DataError(f"neither a head nor a language model ({folder}): expected one of the two")

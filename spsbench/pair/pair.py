@@ -153,7 +153,10 @@ class Pair:
         return finish(Generation(*self._prompted(cast("Prompt", prompt), **how)))
 
     def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
-        """Continue several prompts in a batch of `size` rows."""
+        """Continue prompts in a batch of `size` rows; return the texts in order.
+
+        BatchError: a row failed. Another error: a prompt cannot be read, and none was continued.
+        """
         try:
             batch = Batch(size, continuous=True)
         except ValueError as error:
@@ -272,6 +275,7 @@ class Pair:
         Args:
             task: source of the prompts; `prompts` names a file instead.
             options: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
+                `k`, `schedule` and `verifier` are not taken over from `load`.
             watch: progress callback.
             stop: polled; true ends the plan early.
 
@@ -314,7 +318,7 @@ class Pair:
             return cell, loaded
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
-        """Return the request of a call that changes the pair's own; else None."""
+        """Return the request of a call; None: it changes nothing of the pair's own."""
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
             (grid,) = parse(self._under(options), Grid)
@@ -357,13 +361,16 @@ class Pair:
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge the options of the call into those of `load`; the call takes precedence."""
+        """Return the options of `load` under those of a call that are not None.
+
+        Without the draft model of `load` where the call's drafter takes none.
+        """
         changes = {name: (value,) for name, value in options.items() if value is not None}
         grid, (drafter,) = self._grid, changes.get("drafter", (None,))
         if isinstance(drafter, str | Spec) and "draft" not in changes:
             spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
             if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
-                grid = grid.without("draft")  # it has a rest
+                grid = grid.without("draft")
         return grid.under(changes).given
 
 

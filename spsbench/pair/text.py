@@ -183,7 +183,7 @@ class Comparison(NamedTuple):
         return self.loaded and self.speedup is not None and self.speedup.low is None
 
     def _part(self) -> str:
-        """Return the tokens and times behind the speed-up, where these are not the whole texts."""
+        """Return the tokens and times behind the speed-up; empty: they are those of whole texts."""
         ours, theirs = compared_segments(self.ars, self.sps)
         times = [(sum(s for s, _ in timed), sum(n for _, n in timed)) for timed in (theirs, ours)]
         if [n for _, n in times] == [count_tokens(self.sps), count_tokens(self.ars)]:
@@ -202,7 +202,10 @@ class Comparison(NamedTuple):
 def compare_texts(
     loaded: Any, prompt: Sequence[int] | EnginePrompt, ars: Text, sps: Text, *, busy: bool
 ) -> Comparison:
-    """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
+    """Return the speed-up of `sps` over `ars`, at temperature 0 also whether the texts are equal.
+
+    Where they are not, the target of `loaded` scores both after `prompt`: a tie, or a bug.
+    """
     identical, divergence = None, None
     if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
@@ -211,23 +214,17 @@ def compare_texts(
         divergence = compare_greedy(
             Scorer.shared(sps.cell, loaded), cast("Sequence[int]", prompt), *texts
         )
-    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
-
-
-def gain(ars: Text, sps: Text) -> Estimate | None:
-    """Return the speed-up; None for texts that are too short.
-
-    The speed-up is over segments in the order of time, so that both methods saw the same machine.
-    If there are too few segments for an interval, the speed-up is over the whole texts, which does
-    not depend on the split of rounds into segments.
-    """
-    if min(count_tokens(ars), count_tokens(sps)) < SHORTEST:
-        return None
-    return estimate_speedup(*compared_segments(ars, sps))
+    long = min(count_tokens(ars), count_tokens(sps)) >= SHORTEST
+    speedup = estimate_speedup(*compared_segments(ars, sps)) if long else None
+    return Comparison(ars, sps, speedup, identical, divergence, busy)
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
-    """Return the segments of both methods that a speed-up is over."""
+    """Return the segments of both methods that a speed-up is over, in the order of time.
+
+    So both methods saw the same machine. Where there are too few for an interval each whole text is
+    one segment, which does not depend on the split of rounds.
+    """
     ours, theirs = pair_segments(ars, sps)
     return (ours, theirs) if len(ours) >= FEWEST else (one_segment(ars), one_segment(sps))
 

@@ -40,11 +40,11 @@ def join_group(timeout: float = RANK_TIMEOUT) -> None:
     """Join the process group of the ranks that torchrun started; a second call does nothing.
 
     Args:
-        timeout: seconds that an exchange may take.
+        timeout: seconds that an exchange may take, later than here.
 
     Raises:
-        LostRankError: a rank did not join.
-        UsageError: no address to meet at, or more ranks on this machine than accelerators.
+        LostRankError: a rank did not join within `MEETING` seconds.
+        UsageError: torchrun did not start this, or more ranks on this machine than accelerators.
     """
     global _timeout
     if _timeout is not None:
@@ -73,12 +73,9 @@ def join_group(timeout: float = RANK_TIMEOUT) -> None:
 
 
 def backend_of(here: Ranks) -> str:
-    """Return the backends of this rank: gloo for the host, NCCL for accelerators.
+    """Return the backends of this rank: gloo for the host, NCCL for accelerators if there are any.
 
-    Each rank takes the accelerator of its own number on its machine.
-
-    Raises:
-        UsageError: there are fewer of them.
+    This rank takes the accelerator of its own number on its machine; UsageError: there are fewer.
     """
     if not torch.cuda.is_available():
         return "gloo"
@@ -93,7 +90,10 @@ def backend_of(here: Ranks) -> str:
 
 
 def on_rank_0(decide: Callable[[], T]) -> T:
-    """Return what `decide` returns on rank 0, which alone calls it; every rank must ask.
+    """Return what `decide` returns on rank 0, which alone calls it; without a group, call it here.
+
+    Every rank must call this at the same place. An error of `decide` is raised on rank 0 alone, and
+    the others wait until the timeout.
 
     Raises:
         LostRankError: another rank has ended or stands still.
@@ -107,11 +107,7 @@ def on_rank_0(decide: Callable[[], T]) -> T:
 
 
 class InStepLM:
-    """A session whose scores are rank 0's on every rank.
-
-    Raises:
-        LostRankError: (`commit`) the ranks have fed different tokens since the last commit.
-    """
+    """A session whose scores are rank 0's on every rank."""
 
     def __init__(self, lm: LM) -> None:
         self.vocab_size, self.limit = lm.vocab_size, lm.limit
@@ -124,14 +120,14 @@ class InStepLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens as the session does."""
+        """Feed tokens as the session does; return rank 0's logits and hidden states."""
         logits, hidden, experts = self._lm.append(tokens, keep, parents)
         self._fed.append(send(tokens, logits.device))
         states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}
         return Scores(_of_rank_0(logits), states, experts)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does."""
+        """Commit as the session does; LostRankError: rank 0 was fed other tokens since."""
         fed, self._fed = self._fed, []
         if fed and not torch.equal(_of_rank_0(tokens := torch.cat(fed)), tokens):
             raise LostRankError(
@@ -156,10 +152,9 @@ def share_model(model: PreTrainedModel) -> None:
 
 @contextmanager
 def lost_rank_as_error() -> Iterator[None]:
-    """Turn what torch reports of a rank that has ended or stands still into one line.
+    """Raise errors of torch for a rank that has ended or stands still as LostRankError, one line.
 
-    Raises:
-        LostRankError: a rank has.
+    Any other error passes as it is.
     """
     try:
         yield

@@ -288,7 +288,7 @@ def keeping_drafts(self: Any, logits: Any, text: Any, paths: Any) -> Any:
     """Rows of processors whose counts keep what was drafted."""
     rows = PROCESSED(self, logits, text, paths)
     for token in max(paths, key=len):
-        self._read(token)
+        FOLLOW(self, [*self._text, token])
         self._text.pop()
     return rows
 

@@ -62,6 +62,7 @@ class QuantisedLinear(OverCodes):
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [..., out] of [..., in], multiplied in float32 or wider, in the dtype of `x`."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         parts = [
@@ -109,7 +110,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Hang layers over codes, by their names in `model`, in the places of stock ones."""
+    """Hang layers over codes in the places of stock ones, by name; LookupError: none such."""
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))

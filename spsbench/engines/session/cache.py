@@ -22,7 +22,7 @@ WITHOUT_KEYS = ("linear_attention", "conv", "mlp", "moe")  # kinds of layers, as
 
 
 def number_of(layer: nn.Module) -> int | None:
-    """Return the index of a decoder layer in a cache; None: it has no attention."""
+    """Return the index of a decoder layer in a cache; None: its modules name none, or several."""
     within = [module for module in layer.modules() if module is not layer]
     numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
     return numbers.pop() if len(numbers) == 1 else None
@@ -42,7 +42,7 @@ def token_bytes(model: PreTrainedModel) -> int:
 
 
 def grow_capacity(least: int, capacity: int = 0, most: int | None = None) -> int:
-    """Return twice the room until `least` tokens fit, up to `most`: the model's context."""
+    """Return `capacity`, at least `FIRST`, doubled until `least` tokens fit, but `most` at most."""
     room = max(FIRST, capacity)
     while room < least:
         room *= 2
@@ -171,10 +171,9 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
 
     def reserve(self, least: int) -> None:
-        """Make room for `least` rows, once the first have shown how wide they are.
+        """Make room for `least` rows in the layers that have rows, which show how wide they are.
 
-        Where twice the room cannot be had it is just enough. Raises OutOfMemoryError: not even
-        that.
+        It doubles where memory is free, else it is just enough; OutOfMemoryError: not even that.
         """
         begun = [layer for layer in self.layers if layer.is_initialized]
         capacity = min((layer.capacity for layer in begun), default=least)

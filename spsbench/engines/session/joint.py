@@ -104,7 +104,10 @@ class JointCache(Cache):  # type: ignore[misc]
         return int(self.texts[-1].rows.stop)
 
     def prepare(self, dtype: torch.dtype) -> bool:
-        """Make ready for a replay of layers that read the same rows; return whether it can be."""
+        """Set `layers`, `mask` and `end` for a replay; return whether a replay can read the texts.
+
+        It can where all layers are preallocated, have begun, and see their texts by one mask.
+        """
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
         ready = all(isinstance(layer, PreallocatedLayer) for layers in first for layer in layers)
@@ -120,7 +123,7 @@ class JointCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append each text's rows to its own cache; return the given ones, which are not read."""
+        """Append each text's rows to its own cache; return the arguments, which nobody reads."""
         self._read = [
             (
                 *text.cache.update(

@@ -45,7 +45,10 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
 
 
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
-    """Return a model of the kept layers, same tensors; UnsupportedModelError: no rollback."""
+    """Return a model of the kept layers over the same tensors, with the engine that `model` has.
+
+    UnsupportedModelError: it keeps states, has no list of layers, or cannot be rolled back.
+    """
     if keeps_states(model.config):
         raise UnsupportedModelError(
             f"{type(model).__name__} keeps states in its layers: expected attention in all of "
@@ -97,10 +100,7 @@ def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
 def _twin(module: Any, configurations: dict[int, Any], memo: dict[int, Any]) -> Any:
     """Return a copy of a module and of all below it, with the same tensors; None for None.
 
-    Args:
-        module: its hooks are taken over, in dictionaries of the copy's own.
-        configurations: by the id of a `config`, what takes its place in copies.
-        memo: by the id of a module its copy: each is copied once.
+    `configurations`: what replaces a `config`, by its id; `memo`: copies, by ids of modules.
     """
     if module is None or id(module) in memo:
         return memo.get(id(module))

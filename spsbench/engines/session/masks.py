@@ -32,7 +32,7 @@ class CausalMasks:
         self._corners: dict[int, int] = {}  # how wide that is
 
     def mask(self, past: int, m: int) -> Tensor:
-        """Return the mask of `m` tokens after `past`."""
+        """Return the mask of `m` tokens after `past` cached ones: a view, not to be written to."""
         return self._aligned(self._end(self._widest, past, m))
 
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Windows:
         return {FULL: full, SLIDING: sliding} if self.mapped else sliding
 
     def hide(self, mask: Tensor, parents: Tensor, m: int, cached: int) -> Tensor:
-        """Return `mask` [1, 1, m, n] of a tree, over the newest n tokens, with windows."""
+        """Return `mask` [1, 1, m, n] of a tree over the newest n tokens, also by their windows."""
         asks = node_positions(parents, m, cached)
         keys = node_positions(parents, cached + m, 0)[-mask.shape[-1] :]
         beyond = keys[None] <= asks[:, None] - self.size

@@ -97,7 +97,10 @@ class PartialLM(EagerLM):
         return self._text + self._length - self._cache.held(self._text)
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does; of tokens for no logits nothing is computed here."""
+        """Feed as `EagerLM.append` does, but tokens for no logits only take over the source's rows.
+
+        A source that is fed here reads them first, and all but the last token of a first pass.
+        """
         if keep == 0:
             if self._feeds:
                 self._source().append(tokens, keep=0)
@@ -181,7 +184,11 @@ def partial_session(
     source: Callable[[], Any] | None,
     vocab_size: int | None = None,
 ) -> LM:
-    """Return a session over part of `source`'s cache, None: a fed one; UnsupportedModelError."""
+    """Return a session that reads `part` of the cache of the session that `source` returns.
+
+    None: of one that `opened` opens as the engine does, and that is fed here. Raises
+    UnsupportedModelError: a kind of session without rows to copy.
+    """
     like: Any = opened()
     kind = KINDS.get(type(like))
     if kind is None:

@@ -161,7 +161,7 @@ class RecurrentLM(EagerLM):
         return super()._mask(m, parents) if self._stateful.masked else None
 
     def _check_room(self, rows: int) -> None:
-        """Refuse the states of so many rows where they do not fit."""
+        """Raise OutOfMemoryError where the states of `rows` need more memory than is free."""
         need = rows * self._stateful.row_bytes
         if need < CHECKED:
             return
@@ -267,7 +267,11 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
 
 
 def _try_blocks(model: PreTrainedModel) -> Stateful:
-    """Return how a model is fed, by a block after other tokens: in one, alone, states zeroed."""
+    """Return how a model is fed, by trials of a block of tokens after others.
+
+    It is fed in one pass, also after states of zeros, and token by token; a note of float32 models
+    whose logits differ is logged.
+    """
     text = ordinary(logits_width(model), PAST + BLOCK)
     past = StateCache(model.config)
     feed_tokens(model, text[:PAST], past, 1)

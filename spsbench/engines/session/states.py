@@ -130,7 +130,10 @@ class StateCache(DynamicCache):  # type: ignore[misc]
             setattr(self.layers[layer], name, values)
 
     def steps(self, layer: int, run: Callable[[int], Any]) -> list[Any]:
-        """Return what `run` makes of each row of the pass, and keep the states after the rows."""
+        """Return `run` of each row of the pass; keep the states after rows from `kept_from` on.
+
+        A row that does not follow the one before it begins with the states after its predecessor.
+        """
         at, results = self.first - 1, []
         for j, before in enumerate(self.before or ()):
             if before != at:  # another branch of a tree
@@ -215,7 +218,7 @@ def rows_of_argument(value: Any, rows: slice, m: int) -> Any:
 
 
 def join_rows(results: Sequence[Any]) -> Any:
-    """Return the results [1, 1, ...] of rows as one [1, m, ...], in tuples too."""
+    """Return results [1, 1, ...] of rows as one [1, m, ...], in tuples too; of others the first."""
     if isinstance(results[0], Tensor):
         return torch.cat(list(results), dim=1)
     if isinstance(results[0], tuple):

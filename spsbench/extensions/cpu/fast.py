@@ -123,7 +123,7 @@ class Fast(Engine):
 
 
 def kind_of_session(model: PreTrainedModel) -> Kind:
-    """Return the kind of session that runs `model`, by its device and its attention."""
+    """Return the kind of session that runs `model`, by what was registered or chosen for it."""
     if model in KINDS:
         return KINDS[model]
     chosen = engine_config_of(model)
@@ -218,7 +218,8 @@ class Packing:
 def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packing:
     """Pack `model`, and exchange its activations, norms and attention for kernels.
 
-    With `check` each step is checked, and undone where it does not hold.
+    With `check` each step is checked, and undone where it does not hold; a `problem` of the packing
+    then says that no session runs the model, which is stock again.
     """
 
     def holds() -> bool:
@@ -254,7 +255,7 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
 
 
 def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
-    """Pack the linear layers of `model` and its codes, and record them.
+    """Pack the linear layers of `model` and its codes; write layouts, count, reason into `packing`.
 
     Inputs of codes may be `rounded` to 8 bits.
     """
@@ -269,7 +270,7 @@ def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = Tru
 
 
 def restore_model(model: PreTrainedModel, packing: Packing, reason: str) -> None:
-    """Restore the stock layers of `model`, and record why."""
+    """Restore the stock layers of `model`, codes as plain weights; write the reason down."""
     restore(model)
     dequantise(model)
     packing.layouts, packing.count, packing.reason = {}, 0, reason

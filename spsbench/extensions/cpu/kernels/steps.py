@@ -115,9 +115,10 @@ class BoundOperator:
         return result
 
     def _keep_plan(self, key: Any, result: Tensor, step: Call, inputs: Sequence[Any]) -> None:
+        """Keep what `step` is for inputs of the form `key`; not where two tensors are one."""
         tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
         numbers = {id(x): n for n, x in enumerate(tensors)}
-        if len(numbers) < len(tensors):  # one was given twice: which is which cannot be told
+        if len(numbers) < len(tensors):
             return
         if len(self._plans) >= MOST:
             self._plans.clear()
@@ -128,7 +129,7 @@ class BoundOperator:
 
 
 def run_op(name: str, *arguments: Any) -> Any:
-    """Run the operator of this name; return its result.
+    """Run the operator of this name, or have a recorder at work note it; return its result.
 
     Raises:
         RuntimeError: inputs that its kernel does not read.
@@ -215,6 +216,7 @@ def _coded_product(kernel: str) -> Callable[..., Planned]:
     def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Planned:
+        """Return an empty product [..., out] of `x` [..., width], and its step."""
         room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
@@ -232,6 +234,7 @@ def kernel_of(kernel: str, bits: int, least: bool) -> str:
 def _planned_product(
     name: str, x: Tensor, panels: Tensor, bias: Tensor | None, width: int, more: tuple[int, ...]
 ) -> Planned:
+    """Return an empty product and its step; `more`: its width, and numbers for the kernel."""
     dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
     _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
     whole = bias is None or (bias.shape == more[:1] and bias.is_contiguous())
@@ -274,6 +277,7 @@ def _rows(ids: Tensor, panels: Tensor) -> Planned:
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
+    """Plan the rotation of `x` [1, heads, m, width] by tables [1, m, width]."""
     _, heads, tokens, width = x.shape
     tables = cosines.shape == sines.shape == (1, tokens, width) and cosines.is_contiguous()
     alike = len(x) == x.stride(-1) == 1 and cosines.dtype == sines.dtype == x.dtype
@@ -284,6 +288,7 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
+    """Plan a copy of `rows` [1, heads, m, width] to those of `cached` before row `end`."""
     alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
     inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
     _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")
@@ -296,6 +301,7 @@ def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, cap: float
 ) -> Planned:
+    """Plan attention as of `attend_fused`; without a `mask` a token sees all up to itself."""
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
     _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")
@@ -342,6 +348,8 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Call
 
 
 def _two(name: str) -> Callable[..., list[Call]]:
+    """Return the steps of an operator of a tensor with a tensor or a number."""
+
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Call]:
         by_number = not isinstance(b, Tensor)
         if more or name not in (BY_NUMBER if by_number else BY_TENSOR):
@@ -371,7 +379,7 @@ def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Call]:
 
 
 def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Call:
-    """Return a step number by number; `a` and `b` may be narrower than `out`.
+    """Return a step that fills `out` number by number; `a` and `b` may be narrower than it.
 
     Raises:
         UncoveredPassError: more axes, or different kinds of number.

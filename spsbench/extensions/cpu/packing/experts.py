@@ -92,12 +92,8 @@ def expert_shapes(model: PreTrainedModel) -> set[str]:
 def pack_experts(model: PreTrainedModel) -> None:
     """Replace each layer of experts of `model` by `PackedExperts`, one layer after the other."""
     layers = list(expert_modules(model))
-    weights = [
-        by_output(module, name) for _, _, module in layers for name in expert_weight_names(module)
-    ]
-    size = sum(len(weight) * most_bytes(weight[0]) for weight in weights)
-    del weights
-    with huge_pages(size):
+    weights = (by_output(module, n) for *_, module in layers for n in expert_weight_names(module))
+    with huge_pages(sum(len(weight) * most_bytes(weight[0]) for weight in weights)):
         for parent, name, module in layers:
             setattr(parent, name, PackedExperts(module))
 

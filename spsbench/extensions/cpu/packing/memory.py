@@ -5,7 +5,7 @@ Where the system has no huge pages to give, the mapping has the usual ones.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 
@@ -28,23 +28,16 @@ def huge_pages(size: int) -> Iterator[None]:
 
     They are given back with the last tensor.
     """
-    token = _LEFT.set(_mapped(size))
+    left: list[Tensor] = []
+    with suppress(OSError):  # the system promises no more memory than it has
+        whole = torch.frombuffer(huge_mapping(size + HUGE), dtype=torch.uint8)
+        start = -whole.data_ptr() % HUGE
+        left = [whole[start : start + size]]
+    token = _LEFT.set(left)
     try:
         yield
     finally:
         _LEFT.reset(token)
-
-
-def _mapped(size: int) -> list[Tensor]:
-    """Return `size` bytes; none where the system promises no more memory than it has."""
-    if not size:
-        return []
-    try:
-        whole = torch.frombuffer(huge_mapping(size + HUGE), dtype=torch.uint8)
-    except OSError:
-        return []
-    start = -whole.data_ptr() % HUGE
-    return [whole[start : start + size]]
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -164,9 +164,9 @@ def unpackable(model: nn.Module) -> str | None:
 def pack_linear_layers(
     model: nn.Module, stock_shapes: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """Pack layer after layer, so that one at most is in memory twice; return shapes and layouts.
+    """Pack layer after layer, so that one at most is in memory twice.
 
-    Layers of `stock_shapes` keep their weights.
+    Layers of `stock_shapes` keep their weights. Returns shape and layout of each packed layer.
     """
     packed = []
     tables = embeddings(model)

@@ -59,21 +59,10 @@ def attend_fused(
         scale = width**-0.5 if scaling is None else scaling
         sinks = None if s_aux is None else s_aux.contiguous()
         return run_op("attend", query, key, value, mask, sinks, scale, softcap or 0.0), None
+    inputs, more = (module, query, key, value, attention_mask), {**more, "scaling": scaling}
     if softcap is not None or s_aux is not None:
-        return _stock(
-            module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
-        )
-    return sdpa_attention_forward(  # type: ignore[no-any-return]
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        dropout=dropout,
-        scaling=scaling,
-        is_causal=is_causal,
-        **more,
-    )
+        return _stock(*inputs, softcap=softcap, **more)
+    return sdpa_attention_forward(*inputs, dropout=dropout, is_causal=is_causal, **more)  # type: ignore[no-any-return]
 
 
 def _stock(

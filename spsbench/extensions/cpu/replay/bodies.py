@@ -73,7 +73,7 @@ class ModelBody:
         return {LOGITS: out.logits} | {n: out.hidden_states[n] for n in request.inputs.layers}
 
     def takes(self, request: ModelRequest) -> bool:
-        """Return False for the first pass too: a first prompt does not wait for recordings."""
+        """Return whether the model is as it was; False for the first pass, which is not to wait."""
         return self._has_run and self._outside.same()
 
     def operands(self, request: ModelRequest, passes: int) -> Operands | None:
@@ -89,7 +89,7 @@ class ModelBody:
         return Operands([inputs.ids], tables, cache_layers, texts, request.end)
 
     def _cache_layers(self, cache: Any, end: int) -> Sequence[Any] | None:
-        """Return the layers of the cache; None: they have no room for `end` tokens."""
+        """Return the layers of the cache, one text's widened; None: no room for `end` tokens."""
         if type(cache) is PreallocatedCache:
             while len(cache.layers) <= max(self._cache_forms):
                 cache.layers.append(cache.layer_class_to_replicate())
@@ -120,7 +120,7 @@ class ModelBody:
         return numbers
 
     def record(self, request: ModelRequest) -> list[Recording]:
-        """Record the model's pass at each size, and keep its tables by position."""
+        """Return recordings of the model's pass at each size; keep its weights and tables."""
         model = self._model()
         self.weights = [*model.parameters(), *model.buffers()]
         positions = [
@@ -324,7 +324,7 @@ class NetworkBody:
         return Operands(request.tensors, (), layers, texts, end)
 
     def record(self, request: NetworkRequest) -> list[Recording]:
-        """Record the model's pass at each size, and keep its tables by position."""
+        """Return recordings of the network's pass at each of `sizes`."""
         return [self._record_size(size.tokens, request) for size in NETWORK_SIZES]
 
     def _record_size(self, m: int, request: NetworkRequest) -> Recording:

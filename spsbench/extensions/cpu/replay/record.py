@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):
             return out
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Note the steps of an operator of ours; return its result, which is not computed."""
+        """Note an operator of ours; return its result, not computed where an input reaches it."""
         self._paused = True
         try:
             with _no_function_mode():
@@ -212,6 +212,10 @@ class Recorder(TorchDispatchMode):
     def _note(
         self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Call] | None
     ) -> None:
+        """Note a call whose arguments an input reaches as steps, one of positions as a call.
+
+        `steps`: those of our operators; None: torch's, whose views are no steps.
+        """
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]
         results = {storage_of(x) for x in _tensors_in(out)}
@@ -219,20 +223,17 @@ class Recorder(TorchDispatchMode):
             if steps is None:
                 if results <= set(read) and results and not func._schema.is_mutable:
                     return  # a view
-                steps = self._steps_of(func, args, kwargs, out)
+                space, name = func._schema.name.split("::")
+                if space != "aten" or name not in OF_TORCH or func._schema.is_mutable:
+                    raise UncoveredPassError(f"{func._schema.name}, for which there is no kernel")
+                steps = OF_TORCH[name](out, *args, **kwargs)
             self._add(steps, out)
         elif any(storage in self._of_positions for storage in read):
             self._of_positions |= results
             self._calls.append((func, args, kwargs, out))
 
-    def _steps_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> list[Call]:
-        space, name = func._schema.name.split("::")
-        if space != "aten" or name not in OF_TORCH or func._schema.is_mutable:
-            raise UncoveredPassError(f"{func._schema.name}, for which there is no kernel")
-        return OF_TORCH[name](out, *args, **kwargs)
-
     def _add(self, steps: Sequence[Call], out: Any) -> None:
-        """Add steps and what they made; raises UncoveredPassError for other numbers."""
+        """Add steps and what they made; UncoveredPassError: numbers of a kind without kernels."""
         results = list(_tensors_in(out))
         for x in results:
             if x.dtype not in KINDS or x.device.type != "cpu":
@@ -274,7 +275,7 @@ class Recorder(TorchDispatchMode):
         return Instruction(step.name, operands, n, step.real, writes)
 
     def _in_cache(self, step: Call) -> tuple[int, int]:
-        """Return the number of the layer, and of the kind of mask, of a step over the cache."""
+        """Return the numbers of the layer and the mask of a step over the cache; `put`: mask 0."""
         puts = step.name == "put"
         tensors: Any = step.args[:1] if puts else step.args[1:3]
         read = [self.past.get(storage_of(x), (None, -1)) for x in tensors]

@@ -59,11 +59,8 @@ class FixedLayer(PreallocatedLayer):
 class Runner:
     """A cache and the recorded passes over it, for one session at a time.
 
-    It has no reference to its model, which keeps it for later sessions.
-
-    Args:
-        model: the model of all passes.
-        layers: the hidden states that passes return.
+    It has no reference to its model, which keeps it for later sessions. Passes return the hidden
+    states `layers`.
 
     Attributes:
         replays: the recorded passes by their padded size and the rows that they read.

@@ -210,9 +210,8 @@ def fetch_verdict(
 ) -> tuple[list[int], list[int], int, float | None]:
     """Fetch a verdict, its overlap of distributions and their finiteness in one transfer.
 
-    Returns:
-        Accepted nodes, their tokens and the final one, slots that were tested, the overlap (None
-        for a tree, or a rule that tests no slots). NonFiniteError names `position`.
+    Returns accepted nodes, their tokens and the final one, the number of slots tested, the overlap
+    (None for a tree, or a rule that tests no slots). NonFiniteError names `position`.
     """
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)

@@ -92,11 +92,8 @@ def backend_of(here: Ranks) -> str:
 def on_rank_0(decide: Callable[[], T]) -> T:
     """Return what `decide` returns on rank 0, which alone calls it; without a group, call it here.
 
-    Every rank must call this at the same place. An error of `decide` is raised on rank 0 alone, and
-    the others wait until the timeout.
-
-    Raises:
-        LostRankError: another rank has ended or stands still.
+    Every rank must call this. An error of `decide` is raised on rank 0 alone, the others wait until
+    the timeout; LostRankError: another rank has ended or stands still.
     """
     if _timeout is None:
         return decide()

@@ -202,8 +202,7 @@ def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
 def register_states(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
-    Returns:
-        How the model is fed; None: it keeps no states. UnsupportedModelError: a trial fails.
+    Returns how the model is fed; None: it keeps no states. UnsupportedModelError: a trial fails.
     """
     if model in KINDS or not keeps_states(model.config):
         return _STATEFUL.get(model)

@@ -107,8 +107,7 @@ class Fast(Engine):
     def pack(self, module: Any) -> None:
         """Pack a drafter's own network in place, with kernels for its parts and its passes.
 
-        Args:
-            module: has the `dtype` of its numbers; linear layers may be over codes.
+        `module.dtype` is that of its numbers; its linear layers may be over codes.
         """
         if refuse_codes(module, module.dtype):
             dequantise(module)

@@ -201,15 +201,10 @@ def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
 def pack_codes(
     model: nn.Module, dtype: torch.dtype, *, rounded: bool = True
 ) -> list[tuple[str, str]]:
-    """Lay out every quantised layer of `model` in place; return shapes and layouts.
+    """Lay out every quantised layer of `model` that is not laid out; return shapes and layouts.
 
-    The layout is the first of `CODE_LAYOUTS` that takes inputs of `dtype`; how it prefetches for
-    them is measured, once on a machine.
-
-    Args:
-        model: with quantised layers that are not laid out.
-        dtype: that of their inputs.
-        rounded: inputs may be rounded to 8 bits.
+    The layout is the first of `CODE_LAYOUTS` that takes inputs of `dtype`, which may be `rounded`
+    to 8 bits; how it prefetches for them is measured, once on a machine.
     """
     layouts = CODE_LAYOUTS if rounded else {"panels": QuantisedPanels}
     packed, unpacked = [], quantised_layers(model)[::-1]

@@ -115,14 +115,9 @@ def measured_prefetch(
 ) -> Prefetch:
     """Return the fastest way here, kept or measured (0.2 s); the kernel `name` takes it from now.
 
-    Kernels differ: one that has much to do with each weight gains by what costs others their speed.
-    Without kernels it is the usual one.
-
-    Args:
-        dtype: that of the inputs.
-        name: the kernel's.
-        multiply: by this kernel; None: by weights in floating point.
-        sizes: rows of the products that are timed.
+    Kernels differ: one that does much with each weight gains by what costs others their speed.
+    Products of `dtype` are timed, of as many rows as `sizes` say, by `multiply`; None: by those in
+    floating point. Without kernels it is the usual one.
     """
     at = dtype, name
     if at not in _current:

@@ -288,11 +288,7 @@ class NetworkRequest(NamedTuple):
 
 
 class NetworkBody:
-    """A pass of a network over parts of a target.
-
-    Args:
-        modules: all whose weights the pass reads.
-    """
+    """A pass of a network over parts of a target: `modules` are all whose weights it reads."""
 
     sizes: Sequence[Size] = NETWORK_SIZES
 

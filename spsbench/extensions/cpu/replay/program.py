@@ -269,20 +269,10 @@ class PassProgram:
         weights: Sequence[int],
         draws: Draws | None = None,
     ) -> None:
-        """Fill the outputs of a pass, or with `draws` those of one after each draw.
+        """Fill `outputs` by a pass, or with `draws` by one after each; the cache's length stays.
 
-        The cache is not lengthened. Tensors of a roll-out go on by a row from pass to pass.
-
-        Args:
-            bound: the program bound to the size of the pass.
-            scratch: memory for what steps make.
-            outputs: the tensors to be filled.
-            operands: the operands of the pass.
-            weights: the addresses of the weights.
-            draws: the draws of a roll-out.
-
-        Raises:
-            MemoryError, IndexError: as `raise_failure`.
+        `bound` is for the size of a pass, `weights` are addresses. All tensors of a roll-out go on
+        by a row from pass to pass. Raises as `raise_failure`.
         """
         tensors = [*outputs, *operands.inputs[: self.inputs], *operands.tables]
         bases = 0, scratch.address(bound.scratch), 0, 0, *map(Tensor.data_ptr, tensors)

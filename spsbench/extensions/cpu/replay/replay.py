@@ -69,9 +69,7 @@ class PassBody(Protocol[AnyRequest]):
 class BodyReplay(Generic[Request]):
     """Makes the passes of one body, for all sessions over it; programs make one at a time.
 
-    Args:
-        body: the body whose passes are made.
-        lock: held while a pass is made; those of several bodies, within each other, share it.
+    The lock is held while they do; bodies whose passes call each other's share it.
 
     Attributes:
         refused: why passes, of some kind or of all, run own code.
@@ -143,7 +141,7 @@ class BodyReplay(Generic[Request]):
         """Make n passes of one row, each after a draw from the logits of the one before.
 
         Args:
-            request: the request for the passes, whose inputs have n rows.
+            request: its inputs have n rows.
             rolled: the draws, whose ids are filled.
             logits: [..., V'] from which the first token is drawn.
             rows: memory [n, X] for the only output of each pass; None: new memory.

@@ -119,7 +119,7 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Return the output of a pass over `tokens` and count them; 0 rows kept ask for 1."""
+        """Run a pass over `tokens`, now cached; return its output, with a row for `keep` 0."""
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
         ids, rows = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows

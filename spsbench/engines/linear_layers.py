@@ -132,7 +132,7 @@ def exchange_each(
 
 
 def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) -> None:
-    """Hang `packed` in the place of a layer, and of those of `embeddings` that share its weight."""
+    """Hang `packed` in the place of a layer, and of those `tables` (`embeddings`) that are tied."""
     for parent, name in tables:
         table = getattr(parent, name)
         if type(table) is nn.Embedding and table.weight is slot.layer.weight:

@@ -35,7 +35,7 @@ def processor_seconds() -> float:
 
 
 def read_clocks(stat: Path = STAT) -> ClockReading:
-    """Return the clocks now."""
+    """Return the clocks now; `busy` None: `stat` is not there, or of another form."""
     try:
         fields = stat.read_text().split("\n", 1)[0].split()[1:9]
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)

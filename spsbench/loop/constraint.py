@@ -117,7 +117,7 @@ class Constraint:
         return torch.stack([self._free if mask is None else mask for mask in masks])
 
     def masked(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
-        """Return the target's scores of a draft after `text`, each row masked by its own path."""
+        """Return the target's scores of a draft after `text`, masked by paths; note for `count`."""
         output = self.output(text)
         self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= len(output)}
         rows = [(*output, *path) for path in draft.paths]

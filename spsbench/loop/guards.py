@@ -165,9 +165,7 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
     return None
 
 
-def wrong_tree(
-    parents: object, drafter: Drafter, n: int, k: int, scored_only: int = 0
-) -> str | None:
+def wrong_tree(parents: object, drafter: Drafter, n: int, k: int, scored_only: int) -> str | None:
     """Return why `parents` is no tree of `n` nodes, those offered at most `k` deep; None: it is."""
     if not drafter.tree:
         return "drafted a tree but declares tree = False"

@@ -180,7 +180,7 @@ def attend_by_text(
     attention_mask: Tensor | None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention by the model's own implementation, text by text."""
+    """Return attention by the model's own code, text by text where keys are the joint cache's."""
     forward = _ATTENTION.get(_pass.implementation)
     if forward is None:  # "eager": a function beside each model
         beside: Any = sys.modules[type(module).__module__]

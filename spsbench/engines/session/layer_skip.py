@@ -32,7 +32,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return parent, name and the longest list of like layers; UnsupportedModelError: none."""
+    """Return parent, name and the longest list of layers of one class; UnsupportedModelError."""
     lists = [
         (parent, name, child)
         for parent in model.modules()

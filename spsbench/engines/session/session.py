@@ -83,7 +83,7 @@ class FastLM(EagerLM):
         return kind
 
     def _make_room(self, tokens: Tensor) -> None:
-        """Make room in the cache for a pass over `tokens`."""
+        """Make room in the cache for a pass over `tokens`; forget rows out of all windows."""
         if self._forgets and self.windows is not None:
             self._fed[self._length :] = tokens.tolist()
             first = self.windows.first(self._length - SPARE)
@@ -119,7 +119,7 @@ class FastLM(EagerLM):
         return self._numbers[self._length : end]
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        """Return the mask of `m` tokens after the cached ones; None: transformers makes its own."""
+        """Return the mask of `m` new tokens, None: transformers' own; set what windows read."""
         past = self._length
         if parents is not None:
             return self._branched(parents, m, past)

@@ -50,7 +50,7 @@ class PackedExperts(StandIn):
         return products.view(*ids.shape, -1).sum(1).to(hidden.dtype)
 
     def _product(self, name: str, x: Tensor, counts: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the products of rows with experts; `counts`: of rows of each, in order."""
+        """Return products of rows `x` by weights `name`; `counts`: experts, how many rows."""
         panels, stock = getattr(self, name), self.stock
         if self._places.get(name) != panels.data_ptr():  # a model may be moved
             biases = getattr(stock, f"{name}_bias").data if stock.has_bias else [None] * len(panels)

@@ -138,7 +138,7 @@ def measured_prefetch(
 def prefetch_seconds(
     dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]
 ) -> dict[Prefetch, float]:
-    """Return processor time of one thread for products of so many rows, medians of turns."""
+    """Return one thread's seconds for each prefetch: medians of trials, summed over `sizes`."""
     with huge_pages(PIECE * PIECES):
         weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
     others, seconds = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)

@@ -227,7 +227,7 @@ class PositionTables:
         self._count, self._rows = 0, list[Tensor]()
 
     def rows(self, request: PassInputs) -> list[Tensor]:
-        """Return the rows of a pass."""
+        """Return each table's rows at the positions of a pass; tables grow as far as it reaches."""
         start, m = request.start, len(request.positions)
         end = int(request.positions.max()) + 1 if start is None else start + m
         if end > self._count:

@@ -189,7 +189,10 @@ class Benchmark:
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
-        """Return models' folders, the run's fingerprint and folder; UsageError: not by workers."""
+        """Set threads, check what workers and the folder allow, and log the parts.
+
+        Returns the models' folders, the run's fingerprint and its folder.
+        """
         if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "

@@ -312,12 +312,5 @@ class RecordMaking:
             for unit in units_of(missing, samples, records(self.writer.folder))
         ]
         log.info(f"{len(units)} units of work on {workers.on}")
-        map_units(
-            workers,
-            maker,
-            units,
-            take,
-            threads=maker.access.threads,
-            device=maker.cells[0].target.device,
-            stop=self.stop,
-        )
+        threads, device = maker.access.threads, maker.cells[0].target.device
+        map_units(workers, maker, units, take, threads=threads, device=device, stop=self.stop)

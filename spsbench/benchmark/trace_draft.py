@@ -156,7 +156,7 @@ class DraftTracer:
 
 
 def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
-    """Return the look-ups of a drafter, for each K where a shorter draft may be another."""
+    """Return the look-ups of a drafter: for each K of `REQUESTED` if shorter drafts are others."""
     by_k = look_ups(drafter.proposals, [*prompt, *tokens], len(prompt), REQUESTED)
     proposed, hits = np.minimum(by_k, np.array(REQUESTED)[:, None]).astype(np.uint8)
     if all(

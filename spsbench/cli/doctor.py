@@ -105,7 +105,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def engine_rows() -> Iterator[list[str]]:
-    """Yield name and words of each row that the `report` of an engine gives about this machine."""
+    """Yield [name, words] of each engine's `report`, or its error; last that `fast` is missing."""
     for entry in entries("engines"):
         try:
             report = getattr(entry.load(), "report", None)

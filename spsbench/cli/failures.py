@@ -127,7 +127,7 @@ def debugging() -> bool:
 
 
 def save_traceback(error: BaseException) -> str:
-    """Write the traceback to a file, and return the end of the line that names it."""
+    """Write the traceback to a file; return the end of a line with its name, or with --debug."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="sps-", suffix=".log", delete=False, encoding="utf-8", errors="replace"

@@ -109,7 +109,7 @@ class Commands(Group):
 
 
 def import_command(name: str) -> Any:
-    """Import the command `name`: a function with one line in the registry, or a group of them."""
+    """Return `name`, by the registry a function or a group of them, as a command of click."""
     function = attribute_at(COMMANDS[name][0])
     application, build = function, cast(Any, typer.main.get_group)
     if not isinstance(function, typer.Typer):

@@ -149,7 +149,7 @@ class AnswerReader:
         self._pieces: list[str | None] = []  # texts of the listed tokens
 
     def add(self, at: float, data: bytes) -> bool:
-        """Read JSON that came at a time, and return whether it holds generated text."""
+        """Read JSON of time `at`; return whether it has text. AttemptError: an error, or no end."""
         try:
             value = self.hide(parse_json(data, strict=False))
         except NotJSONError as error:

@@ -93,7 +93,7 @@ class Server:
         return 1.0 if self.no_greedy else 0.0
 
     async def answer(self, ask: Ask) -> Answer:
-        """Send a request and return the continuation."""
+        """Send a request, without `stream_options` if they are refused; return the continuation."""
         path, body = self.request(ask)
         try:
             return (await self._send(path, body)).answer

@@ -118,7 +118,7 @@ class ResponseBody:
             self._tokens += self.reader.add(at, line[5:])
 
     def close(self, at: float) -> None:
-        """End the answer; a line without an end is one all the same."""
+        """End the answer and read its last line; AttemptError: a stream without an end."""
         if self.streamed:
             self._add(at, bytes(self.content))
             # the last event of `transformers serve` gives the reason of the end

@@ -45,7 +45,7 @@ class Adversary:
         self.rare = self.special
 
     async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
-        """Return the results by scenario; the script is left without drafts."""
+        """Return the results by scenario, of those among the parts; empty the script at the end."""
         texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
         results: dict[str, ServerGreedy | SampledResult] = {}
         prompts = [long_prompt(plan.texts, i) if i % 2 else p for i, p in enumerate(plan.texts)]

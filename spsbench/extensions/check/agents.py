@@ -126,7 +126,7 @@ async def compare_forms(
 ) -> ServerGreedy:
     """Compare whole and streamed replies, of tools with the baseline's too, and remark faults.
 
-    A reply without what is compared, calls or text, decides nothing.
+    Faults are a bug if a request shows some again. Replies without calls or text are ALONE.
     """
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 

@@ -209,7 +209,7 @@ class ServerAudit(MethodAudit):
         return inject(self.evidence(), bias * self._looked_at, self._level, self.bands[0])
 
     def _visible(self, text: Columns) -> Bits | None:
-        """Return [n, k + 1] the columns known not to be hidden; None: nothing is hidden."""
+        """Return [n, k + 1] columns of tokens emitted so far; add this text's. None: all are."""
         n, width = text.mass.shape
         if not self.hides:
             return None

@@ -76,7 +76,7 @@ class Checked:
 
     @property
     def verdict(self) -> AuditVerdict:
-        """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
+        """Return BIAS of any part, HELD of all that audit text, NOT_AUDITED of none, or UNKNOWN."""
         if self.scenarios:
             reached = {result.verdict for result in self.scenarios.values()}
             decided = AuditVerdict.HELD if reached == {AuditVerdict.HELD} else AuditVerdict.UNKNOWN
@@ -94,7 +94,7 @@ class Checked:
 
 
 async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Checked:
-    """Run all requested parts."""
+    """Connect to the servers, run all requested parts in order, and return their results."""
     began = time.monotonic()
     plan, parts = texts.plan, set(texts.plan.parts)
     async with AsyncExitStack() as stack:
@@ -177,7 +177,7 @@ def doubts_of(
 
 
 def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
-    """Return what the weights expect of greedy texts, and these by ids; refuse other weights."""
+    """Return what weights expect of greedy texts, and these by ids; DataError: other weights."""
     if texts.weights is None or not greedy:
         return []
     prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
@@ -287,7 +287,7 @@ def examine_server(
     draft: LocalModel | None = None,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
-    """Check a server and return all results; answers that the journal has are not requested."""
+    """Check a server and return all results; the journal's answers are not requested again."""
     journal = Journal(None) if journal is None else journal
     journal.begin(plan)
     texts = CheckTexts(plan, journal, weights, watch)

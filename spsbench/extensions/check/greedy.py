@@ -143,7 +143,10 @@ def first_difference(base: Answer, text: Answer) -> int | None:
 def compare_pair(
     name: str, base: Answer, text: Answer, tolerance: float, shared: Set[str] = frozenset()
 ) -> Compared:
-    """Compare a greedy text with another; `shared` knows the texts that several tokens print."""
+    """Compare a greedy text with another: a bug also if one ends before the other.
+
+    Unknown if rows or keys are missing, or the text's key is `shared`: several tokens print it.
+    """
     if not base.keys or not text.keys:
         same = base.text == text.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
@@ -174,7 +177,7 @@ def resolve_distinct(row: Stated) -> Stated:
 
 
 def third_is_a_bug(base: Answer) -> bool:
-    """Plant the third choice in the middle of a text and return whether it counts as a bug."""
+    """Return whether the third choice, planted in a text, counts as a bug; True: there is none."""
     rows = [resolve_distinct(row) for row in base.stated[: len(base.keys)]]
     places = [i for i, row in enumerate(rows) if len(row) >= 3 and row[2][0] != base.keys[i]]
     if not places:

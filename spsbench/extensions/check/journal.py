@@ -62,7 +62,7 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
-        """Read header and answers of a file; raises DataError unless this check wrote it."""
+        """Read header and answers of a file; DataError: this command has not written it."""
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()
@@ -85,7 +85,7 @@ class Journal:
         return {**self._header, **self._values.get(OPTIONS, {})}
 
     def begin(self, plan: CheckOptions) -> None:
-        """Check that the file is of a check with these options."""
+        """Begin with these options, or go on; MismatchError: the file is of a check with others."""
         header, kept = plan.header(), self._header
         may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
         names = [n for n in {**header, **kept} if n not in may_change] if kept else []
@@ -120,7 +120,7 @@ class Journal:
         ask: Callable[[], Awaitable[T]],
         write: Callable[[T], Any] = lambda value: value,
     ) -> T:
-        """Return a kept value, or what `ask` gives, which is then kept."""
+        """Return a kept value, or what `ask` gives, then kept; DataError: no server is asked."""
         if key in self:
             return self.read(key, read)
         if not self.asks:
@@ -133,7 +133,7 @@ class Journal:
         return value
 
     def read(self, key: str, convert: Callable[[Any], T]) -> T:
-        """Return a kept value, converted; one that has not the form of its kind is refused."""
+        """Return a kept value, converted; DataError: there is none, or one of another form."""
         try:
             return convert(self._values[key])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -205,7 +205,7 @@ class CheckOptions(ProcessorSettings):
 def read_check_options(
     path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> CheckOptions:
-    """Return the options that a file keeps, with the `given` ones in place of its own."""
+    """Return the options of a file, under the `given` ones; DataError: of another version."""
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
         kept["temperature"] = tuple(map(str, kept["temperature"]))
@@ -221,7 +221,7 @@ def read_check_options(
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """Return a prompt a line, of text or JSON, or of a format that needs a package."""
+    """Return the prompts of a file of lines or data; MissingError: its format needs a package."""
     from spsbench.tasks.jsonl import prompts_in
 
     try:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -151,10 +152,8 @@ class Sampled:
             told = f"{drafts.accepted:,.0f} of them were drafted" if drafts else NOT_TOLD
             line = f"{line} in {audit.tokens:,} tokens; {told}"
             if drafts and drafts.accepted + drafts.rounds < (finding.claim or 1) * audit.tokens:
-                verdict, line = (
-                    AuditVerdict.UNKNOWN,
-                    f"{line}, too few for such a bias to be theirs",
-                )
+                verdict = AuditVerdict.UNKNOWN
+                line += ", too few for such a bias to be theirs"
         if audit.left_out and audit.tokens:
             line += f"; {audit.unaudited}"
         return replace(finding, verdict=verdict, line=line)
@@ -254,9 +253,8 @@ class Sampled:
         prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
         asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)] if name == BASE else []
         if name == OWN:
-            prompts = [part for start in self.plan.texts for part in shorter_prompts(start)][
-                :FIRSTS
-            ]
+            starts = chain.from_iterable(map(shorter_prompts, self.plan.texts))
+            prompts = list(islice(starts, FIRSTS))
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
         answers = await self.texts.asked(name, keyed)

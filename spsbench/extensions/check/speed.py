@@ -181,14 +181,9 @@ async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratio
 
 
 async def time_block(texts: CheckTexts, name: str, together: int, first: int, count: int) -> Block:
-    """Time greedy answers to prompts that the check has not asked for yet.
+    """Time `count` greedy answers to new prompts from number `first` on, `together` at a time.
 
-    Args:
-        texts: the texts of the check.
-        name: the name of the server.
-        together: number of requests at a time.
-        first: number of the first new prompt.
-        count: number of requests.
+    A request that fails is None in the block; UnavailableError: all of them fail.
     """
     plan, began = texts.plan, time.perf_counter()
     failures: list[UnavailableError] = []

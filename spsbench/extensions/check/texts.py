@@ -162,7 +162,7 @@ class CheckTexts:
         return texts[number] if is_new else f"({number + 1}) {texts[number % len(texts)]}"
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
-        """Return the request for a text of prompt `index`, or of `text`, with its own seed."""
+        """Return the request of prompt `index` or `text`, by ids if weights have them."""
         plan, server = self.plan, self.servers[name]
         prompt: str | tuple[int, ...] = self.prompt(index) if text is None else text
         if self.weights is not None and server.takes_ids and not plan.chat:
@@ -171,7 +171,7 @@ class CheckTexts:
         return Ask(prompt, length, temperature, seed, server.top, chat=plan.chat)
 
     def processed(self, ask: Ask) -> Ask:
-        """Return a request with the logits processors of the check."""
+        """Return a request with the processors of the check, biases by the ids of the weights."""
         by = self.weights.processors if self.weights else None
         biases = {"logit_bias": by.biases} if by and by.biases else {}
         return replace(ask, processors=self.plan.processors.changed | biases)
@@ -222,7 +222,6 @@ class CheckTexts:
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:
-            """Return the answer to `ask`, kept or requested; note its length and the progress."""
             async with gate:
                 return await job()
 

@@ -183,7 +183,11 @@ class LocalModel:
         return as_columns(rows, [""] * len(rows))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
-        """Return the prompt ids used by the server, and a remark on them."""
+        """Return the prompt ids used by the server, and a remark; empty: the tokenizer's are equal.
+
+        Raises:
+            DataError: the server counts other tokens than the tokenizer, with or without a BOS.
+        """
         encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
         begun = "a second BOS" if encoded[:1] == [self.bos] else "a BOS"

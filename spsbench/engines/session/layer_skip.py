@@ -5,7 +5,7 @@ are numbered anew, so that a cache has no gaps, and the configuration says how m
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -56,14 +56,11 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
         )
     *_, layers = layers_of(model)
     kept = _check_layers(len(layers), variant)
-    twin: PreTrainedModel = _twin(model, _configurations(model, kept), {})
-    parent, name, twins = layers_of(twin)
-    for number, index in enumerate(kept):
-        modules: Iterable[Any] = twins[index].modules()
-        for module in modules:
-            if getattr(module, "layer_idx", None) is not None:
-                module.layer_idx = number  # in the cache
-    setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
+    whole = copy.deepcopy(model.config)
+    texts = model.config.get_text_config(), whole.get_text_config()
+    configurations = {id(model.config): whole, id(texts[0]): texts[1]}
+    twin: PreTrainedModel = _twin(model, configurations, {})
+    select_layers(twin, kept)
     try:
         check_rollback(twin)
     except UnsupportedModelError as error:
@@ -87,14 +84,18 @@ def _check_layers(count: int, variant: Variant) -> list[int]:
     return kept
 
 
-def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
-    """Return configurations of the view, by the ids of the model's and its text's."""
-    whole = copy.deepcopy(model.config)
-    before, after = model.config.get_text_config(), whole.get_text_config()
-    if kinds := getattr(before, "layer_types", None):
-        after.layer_types = [kinds[index] for index in kept]
-    after.num_hidden_layers = len(kept)
-    return {id(model.config): whole, id(before): after}
+def select_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
+    """Leave only the layers `kept` in `model` and its configuration, numbered anew in a cache."""
+    parent, name, layers = layers_of(model)
+    setattr(parent, name, nn.ModuleList(layers[index] for index in kept))
+    for number, index in enumerate(kept):
+        for module in layers[index].modules():
+            if isinstance(getattr(module, "layer_idx", None), int):
+                module.layer_idx = number  # type: ignore[assignment]
+    config = model.config.get_text_config()
+    if kinds := getattr(config, "layer_types", None):
+        config.layer_types = [kinds[index] for index in kept]
+    config.num_hidden_layers = len(kept)
 
 
 def _twin(module: Any, configurations: dict[int, Any], memo: dict[int, Any]) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,7 +23,7 @@ from transformers import (
 )
 
 from spsbench.engines.eager import UnsupportedModelError
-from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
+from spsbench.engines.session.layer_skip import layers_of, select_layers
 from spsbench.engines.session.masks import SLIDING
 from spsbench.errors import DataError, MissingError, UsageError, WriteError, first_line
 from spsbench.extensions.training.batches import TeacherOutput, TextBatch
@@ -121,17 +120,7 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
         {round(i * (count - 1) / max(draft_layers - 1, 1)) for i in range(draft_layers)}
     )
     draft = copy.deepcopy(target)
-    parent, name, copies = layers_of(draft)
-    setattr(parent, name, nn.ModuleList(copies[i] for i in chosen))
-    config = draft.config.get_text_config()
-    for setting in PER_LAYER:
-        if values := getattr(config, setting, None):
-            setattr(config, setting, [values[i] for i in chosen])
-    config.num_hidden_layers = len(chosen)
-    for number, layer in enumerate(getattr(parent, name)):
-        for part in layer.modules():
-            if isinstance(getattr(part, "layer_idx", None), int):
-                part.layer_idx = number
+    select_layers(draft, chosen)
     return draft.float()
 
 

@@ -214,9 +214,14 @@ def compare_texts(
         divergence = compare_greedy(
             Scorer.shared(sps.cell, loaded), cast("Sequence[int]", prompt), *texts
         )
-    long = min(count_tokens(ars), count_tokens(sps)) >= SHORTEST
-    speedup = estimate_speedup(*compared_segments(ars, sps)) if long else None
-    return Comparison(ars, sps, speedup, identical, divergence, busy)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
+
+
+def gain(ars: Text, sps: Text) -> Estimate | None:
+    """Return the speed-up of `sps` over `ars`; None: one of them is shorter than `SHORTEST`."""
+    if min(count_tokens(ars), count_tokens(sps)) < SHORTEST:
+        return None
+    return estimate_speedup(*compared_segments(ars, sps))
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:

@@ -136,8 +136,7 @@ def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
 def verifier_folder(verifier: str) -> Path | None:
     """Return the folder of a target that a head is to name; None: it is not here.
 
-    Raises:
-        MissingError: neither a folder, a hub id nor an absolute path. DataError: a head.
+    MissingError: neither a folder, a hub id nor an absolute path. DataError: a head.
     """
     folder = local_folder(verifier)
     if folder is None:

@@ -153,10 +153,7 @@ class Pair:
         return finish(Generation(*self._prompted(cast("Prompt", prompt), **how)))
 
     def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
-        """Continue prompts in a batch of `size` rows; return the texts in order.
-
-        BatchError: a row failed. Another error: a prompt cannot be read, and none was continued.
-        """
+        """Continue prompts in a batch of `size` rows, in order; BatchError: some failed."""
         try:
             batch = Batch(size, continuous=True)
         except ValueError as error:
@@ -361,10 +358,7 @@ class Pair:
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `load` under those of a call that are not None.
-
-        Without the draft model of `load` where the call's drafter takes none.
-        """
+        """Return the options of `load` under a call's, less `draft` where its drafter takes none."""
         changes = {name: (value,) for name, value in options.items() if value is not None}
         grid, (drafter,) = self._grid, changes.get("drafter", (None,))
         if isinstance(drafter, str | Spec) and "draft" not in changes:

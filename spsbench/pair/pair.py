@@ -358,7 +358,7 @@ class Pair:
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `load` under a call's, less `draft` where its drafter takes none."""
+        """Return the options of `load` under a call's, without a draft that its drafter lacks."""
         changes = {name: (value,) for name, value in options.items() if value is not None}
         grid, (drafter,) = self._grid, changes.get("drafter", (None,))
         if isinstance(drafter, str | Spec) and "draft" not in changes:

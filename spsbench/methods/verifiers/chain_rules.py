@@ -13,7 +13,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import residual
 from spsbench.loop.types import Draft, Guarantee, Noise
 from spsbench.methods.verifiers.sps import by_ratio, chain_laws, ratios
 from spsbench.methods.verifiers.walk_down import (
@@ -64,7 +63,7 @@ class Lenient(WalkDown):
         return by_ratio(draft, q, noise, self.l)
 
     def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
-        """Return one-hot `q` [N+1, V] with each token of the chain that is near to likeliest."""
+        """Return one-hot `q` [N+1, V], at each drafted token that has l times the peak of `sure`."""
         if self.l == 1:
             return q
         at = draft.tokens[:, None]
@@ -72,16 +71,6 @@ class Lenient(WalkDown):
         near = rows.gather(1, at) >= self.l * rows.amax(-1, keepdim=True)  # [N, 1]
         drafted = torch.zeros_like(rows).scatter_(1, at, 1.0)
         return torch.cat([torch.where(near, drafted.to(q.dtype), q[: len(at)]), q[len(at) :]])
-
-    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output probs of a drafted slot with `q` and `p`."""
-        kept = self.kept(q, p)
-        leftover = residual(q, p)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * leftover / leftover.sum(-1, keepdim=True)
-
-    def kept(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
-        return torch.minimum(p, q / self.l)
 
 
 @dataclass(frozen=True)
@@ -101,16 +90,8 @@ class Ensemble(WalkDown):
     w: float = 0.3
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        mixed = self.output_probs(q[:-1], chain_laws(draft, q)[:-1])
+        mixed = self.w * chain_laws(draft, q)[:-1] + (1 - self.w) * q[:-1]
         return by_ratio(draft, torch.cat([mixed, q[-1:]]), noise)
-
-    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output probs of a drafted slot with `q` and `p`."""
-        return self.w * p + (1 - self.w) * q
-
-    def kept(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
-        return torch.minimum(p, self.output_probs(q, p))
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,6 @@ class Allowing(WalkDown):
         token = last(nodes[-1] + 1 if nodes else 0)
         return Verdict(path, token, torch.full_like(token, -1))
 
-    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output probs of a slot drawn from `p` where the target has `q`."""
-        kept = self.kept(q, p)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * q
-
-    def kept(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
-        return p * self.allowed(q)
-
 
 def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:
     """Return the nodes of the longest path of passing nodes, from the context on; [] if none."""
@@ -79,8 +70,8 @@ def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[fl
 class Typical(Allowing):
     """A verifier that keeps x while q(x) > min(epsilon, delta exp(-H(q))), then draws from q.
 
-    Lossy, and without a bound: a drafted slot has `Allowing.output_probs` of that set, where a
-    token of probability `epsilon` may come every time that the draft proposes it. H in nats. The
+    Lossy, and without a bound: a token of probability `epsilon` may come every time that the
+    draft proposes it. H in nats. The
     defaults are Medusa's; where Medusa then takes the target's likeliest token, this verifier draws
     one from q. At temperature 0 it is greedy decoding.
     """
@@ -100,10 +91,10 @@ class Typical(Allowing):
 class TopK(Allowing):
     """A verifier that keeps x among the target's `n` likeliest tokens, then draws from q.
 
-    Lossy, and without a bound: a drafted slot has `Allowing.output_probs` of that set. Tokens as
-    likely as the n-th are in it, those of no probability never. The rule sees probs after the
-    warp: at temperature 0 they hold one token, and this is greedy decoding. To let the second best
-    pass as the paper does, ask for a low temperature instead.
+    Lossy, and without a bound. Tokens as likely as the n-th are among them, those of no
+    probability never. The rule sees probs after the warp: at temperature 0 they hold one token,
+    and this is greedy decoding. To let the second best pass as the paper does, ask for a low
+    temperature instead.
     """
 
     ranges: ClassVar = {"n": (1, 1 << 24)}

@@ -150,6 +150,10 @@ class Context(NamedTuple):
     constraint: Any = None  # `loop.constraint.Constraint` of the text; None: any text may follow
     processors: Any = None  # `loop.processors.TextProcessors` of the text; None: logits are as made
 
+    def fit(self, nodes: int) -> int:
+        """Return `nodes`, or as many of them as a tree may have."""
+        return nodes if self.nodes is None else min(nodes, self.nodes)
+
 
 class Along(NamedTuple):
     """The distributions of a draft along a text."""

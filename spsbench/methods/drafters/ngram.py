@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
 
 Gram = tuple[int, ...]
@@ -24,10 +25,32 @@ MATCHES = ("longest", "recent", "frequent", "first")
 SOURCES = ("text", "prompt")
 
 
-class RuleDrafter(Drafter):
-    """A drafter of chains that reads tokens and nothing else: no probs, no noise, no rounds."""
+class LookUpDrafter(Drafter):
+    """A drafter by rule and without a model; `shared`: over a memory of earlier generations, too.
+
+    Attributes:
+        remembers: makes the memory, which is `earlier` then.
+    """
 
     drawn = Drawn.POINT
+    shared = False
+    earlier: Any = None
+    remembers: ClassVar[Callable[[], Any]]
+
+    @classmethod
+    def plan(cls, **arguments: Any) -> Plan:
+        return Plan(cls.drawn, cls(**arguments).tree)
+
+    @classmethod
+    def open(cls, context: DrafterContext, **arguments: Any) -> Self:
+        drafter = cls(**arguments)
+        if drafter.shared:
+            drafter.earlier = context.memory(cls.remembers)
+        return drafter
+
+
+class RuleDrafter(LookUpDrafter):
+    """A drafter of chains that reads tokens and nothing else: no probs, no noise, no rounds."""
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         """Return for each K a chain whose first K tokens are the draft after `tokens`.
@@ -104,11 +127,6 @@ class NgramDrafter(RuleDrafter):
     _indexed: int = field(default=0, init=False, repr=False)  # tokens whose n-grams are in _ends
     _text: Sequence[int] = field(default=(), init=False, repr=False)  # which begins with these
     _prompt: int = field(default=0, init=False, repr=False)  # its tokens
-
-    @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
-        cls(**arguments)
-        return Plan(cls.drawn)
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_n <= self.n:

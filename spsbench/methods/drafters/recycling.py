@@ -7,13 +7,13 @@ follows these rows from the newest token on.
 
 from collections import ChainMap
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 
-from spsbench.loop.drafter_context import DrafterContext
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
-from spsbench.methods.drafters.text_index import Followers, chain, fit_nodes, tree
+from spsbench.loop.types import Context, Draft, GoOn, Noise, Scores, Step
+from spsbench.methods.drafters.ngram import LookUpDrafter
+from spsbench.methods.drafters.text_index import chain, tree
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
@@ -40,7 +40,7 @@ class EarlierRows:
         return ChainMap(self._of[key], before)
 
 
-class RecyclingDrafter(Drafter):
+class RecyclingDrafter(LookUpDrafter):
     """A drafter along an adjacency matrix of the target's own candidates.
 
     Off the CPU a round reads the device once more than the loop does: the candidates are looked at
@@ -53,24 +53,14 @@ class RecyclingDrafter(Drafter):
         shared: begin with the rows of generations for other prompts.
     """
 
-    drawn, text_alone = Drawn.POINT, False
+    text_alone = False
     ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
-
-    @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
-        return Plan(cls.drawn, cls(**arguments).tree)
-
-    @classmethod
-    def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
-        drafter = cls(*args, **arguments)
-        if drafter.shared:
-            drafter.earlier = context.memory(EarlierRows)
-        return drafter
+    earlier: EarlierRows | None
+    remembers = EarlierRows
 
     def __init__(self, width: int = 8, nodes: int = 0, shared: bool = False) -> None:
         self._width, self._nodes, self.tree = width, nodes, nodes > 0
         self.shared = shared
-        self.earlier: EarlierRows | None = None
         self._rows: ChainMap[int, list[int]] = ChainMap()  # token -> candidates, likeliest first
         self._hits: list[int] = []  # by rank, and of tokens that were looked up at all
         self._looked_up = 0
@@ -94,12 +84,9 @@ class RecyclingDrafter(Drafter):
             after = self._rows.get(token, ())
             return [(share, t, t) for share, t in zip(shares, after, strict=False)]
 
-        return self._grown(x[-1], followers, k, context.nodes)
-
-    def _grown(self, newest: int, followers: Followers[int], k: int, fitting: int | None) -> Draft:
         if self.tree:
-            return tree(newest, followers, k, fit_nodes(self._nodes, fitting)).draft()
-        return chain(newest, followers, k).draft()
+            return tree(x[-1], followers, k, context.fit(self._nodes)).draft()
+        return chain(x[-1], followers, k).draft()
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:
         """Store the candidates after each token of the last pass, those of kept tokens last."""

@@ -7,17 +7,15 @@ likeliest paths; the draft with the most expected kept tokens is taken.
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from spsbench.loop.drafter_context import DrafterContext
-from spsbench.loop.types import Context, Draft, GoOn, Noise, Plan, Scores
+from spsbench.loop.types import Context, Draft, GoOn, Noise, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.methods.drafters.text_index import (
     NOTHING,
     EarlierTexts,
     SuffixAutomaton,
     chain,
-    fit_nodes,
     tree,
 )
 
@@ -33,7 +31,7 @@ class SuffixDrafter(RuleDrafter):
         least: chance of a path, by its counts, below which it is not drafted.
         min_n: the shortest end that is looked up.
         nodes: nodes of a tree; 0 = a chain.
-        earlier: outputs for other prompts, which are looked up as well; None = none.
+        shared: look up outputs for other prompts as well.
     """
 
     ranges: ClassVar = {
@@ -44,16 +42,8 @@ class SuffixDrafter(RuleDrafter):
         "nodes": (0, MOST_NODES),
     }
 
-    @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
-        return Plan(cls.drawn, cls(**arguments).tree)
-
-    @classmethod
-    def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
-        drafter = cls(*args, **arguments)
-        if drafter.shared:
-            drafter.earlier = context.memory(EarlierTexts)
-        return drafter
+    earlier: EarlierTexts | None
+    remembers = EarlierTexts
 
     def __init__(
         self,
@@ -67,7 +57,6 @@ class SuffixDrafter(RuleDrafter):
         self._factor, self._offset, self._least = factor, offset, least
         self._min_n, self._nodes, self.tree = min_n, nodes, nodes > 0
         self.shared = shared
-        self.earlier: EarlierTexts | None = None
         self._own = SuffixAutomaton()
         self._read = 0  # tokens of the text that are in `_own`
         self._text: Sequence[int] = ()  # whose first tokens these are
@@ -86,7 +75,7 @@ class SuffixDrafter(RuleDrafter):
         if not self.tree:
             return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)
-        best, nodes = NOTHING, fit_nodes(self._nodes, context.nodes)
+        best, nodes = NOTHING, context.fit(self._nodes)
         for automaton, state, depth in self._ends(k):
             grown = tree(state, automaton.followers, depth, nodes, self._least)
             if grown.expected > best.expected:

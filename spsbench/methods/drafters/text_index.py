@@ -296,8 +296,3 @@ def tree(
         chances.append(-minus)
         offer(there, len(tokens) - 1, level + 1, -minus)
     return Grown(tokens, parents, chances)
-
-
-def fit_nodes(nodes: int, fitting: int | None) -> int:
-    """Return the smaller of the requested nodes and those that fit the context (None = any)."""
-    return nodes if fitting is None else min(nodes, fitting)

@@ -1,6 +1,5 @@
 """Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,11 +7,11 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import confidence_probs, sample, send
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.frontier import Arguments, Frontier
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose
+from spsbench.methods.drafters.frontier import Arguments, Frontier, FrontierDrafter
+from spsbench.spec import K_MAX
 
-MAX_CHAINS = 64  # chains
-DEEPEST = 64
+MAX_CHAINS = 64
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Chains(Arguments):
         return ChainsDrafter(frontier, self)
 
 
-class ChainsDrafter(Drafter):
+class ChainsDrafter(FrontierDrafter):
     """A drafter of chains, each of which is separate, so the shape depends on no token.
 
     Where only one token is possible, one chain continues. Slot d * n + c of DRAFT's uniforms is
@@ -50,22 +49,18 @@ class ChainsDrafter(Drafter):
     tree = True
 
     def __init__(self, frontier: Frontier, chains: Chains) -> None:
+        super().__init__(frontier)
         self.n, self.share, self.drawn = chains.n, chains.share, chains.drawn
-        self.shape = tuple(max(-1, slot - self.n) for slot in range(self.n * DEEPEST))
-        self._frontier, self.limit = frontier, frontier.limit
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._frontier.begin(prompt, prefill)
+        self.shape = tuple(max(-1, slot - self.n) for slot in range(self.n * K_MAX))
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`."""
         frontier, n = self._frontier, self.n
         frontier.settle(context)
-        most = n * k if context.nodes is None else min(context.nodes, n * k)
+        most = context.fit(n * k)
         if most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         u = noise.uniform(Purpose.DRAFT, n * k)
-        spare = frontier.room(context)
         tokens, parents = list[int](), list[int]()
         draft_probs: list[Tensor] = []
         at, ends, logits = [-1], {-1: list(range(n))}, frontier.root(context)  # chains at each node
@@ -90,10 +85,9 @@ class ChainsDrafter(Drafter):
                 if node == len(tokens):
                     tokens.append(token)
                     parents.append(at[r])
-            at = list(ahead)[: None if spare is None else max(0, spare)]
+            at = frontier.fitting([*ahead])
             if depth + 1 == k or not at or len(tokens) >= most:
                 break
-            spare = None if spare is None else spare - len(at)
             ends = ahead
             fed = torch.tensor([tokens[node] for node in at])
             logits = frontier.feed(fed, at, [parents[node] for node in at])

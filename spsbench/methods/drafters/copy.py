@@ -69,22 +69,11 @@ class CopyDrafter(RuleDrafter):
             self._at = self._at + 1 if follows and self._at is not None else None
         self._read = len(tokens)
         if self._at is None or self._at == len(self._source):
-            self._at = self._only_place(len(tokens))
+            state, agreeing = self._met  # a suffix that occurs once is the longest, or part of it
+            enough = agreeing >= min(self._least, len(tokens))
+            self._at = self._index.only_place(state) if enough else None
         at = len(self._source) if self._at is None else self._at
         return [self._source[at : at + max(ks)]] * len(ks)
-
-    def _only_place(self, length: int) -> int | None:
-        """Return the index after the only occurrence of the text's end in the source; else None.
-
-        A suffix that occurs once is the longest that occurs, or part of it. None too where fewer
-        than
-        `least` tokens agree (of a shorter text: all).
-
-        Args:
-            length: tokens of the text.
-        """
-        state, agreeing = self._met
-        return self._index.only_place(state) if agreeing >= min(self._least, length) else None
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
         """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""

@@ -63,9 +63,9 @@ class Frontier:
         """Take note of a round without a draft."""
         self.settle(context)
 
-    def room(self, context: Context) -> int | None:
-        """Return how many nodes may be fed after the text; None = any number."""
-        return None if self.lm.limit is None else self.lm.limit - len(context.tokens)
+    def fitting(self, nodes: list[int]) -> list[int]:
+        """Return the first of `nodes`, as many as may still be fed after the text and others."""
+        return nodes if self.limit is None else nodes[: max(0, self.limit - self.lm.length)]
 
     def depth(self, context: Context, k: int) -> int:
         """Return how deep the next draft may be where K is `k`; called before it is drawn."""
@@ -177,6 +177,22 @@ class ChainFrontier(Frontier):
 
     def drop_newest(self, count: int) -> None:
         self.lm.commit(self.lm.length - count)
+
+
+class FrontierDrafter(Drafter):
+    """A drafter whose drafts grow over a frontier.
+
+    Args:
+        narrow: distributions are made, and drawn from, over the known tokens alone.
+    """
+
+    def __init__(self, frontier: Frontier, *, narrow: bool = False) -> None:
+        self._frontier, self.limit, self.layers = frontier, frontier.limit, frontier.layers
+        if narrow:
+            frontier.narrow, self.known_ids = True, frontier.known_ids
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        self._frontier.begin(prompt, prefill)
 
 
 class Arguments:

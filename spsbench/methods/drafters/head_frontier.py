@@ -41,7 +41,7 @@ class HiddenReader(Frontier):
         together: makes passes with other texts of a batch.
     """
 
-    limit = None
+    limit = None  # rotary positions have no end
     deepest: int | None = None  # tokens that a draft may be deep; None = any number
 
     def __init__(
@@ -59,7 +59,7 @@ class HiddenReader(Frontier):
             self._replay = replay_over(network, target.embed, target.lm_head)
         self._read = 0  # rows in the cache that hold features of the target
         self._unread: list[tuple[list[Tensor], list[int]]] = []  # features and tokens, kept back
-        self._newest: Tensor | None = None  # [H] the features after the last of them
+        self._newest: Any = None  # [H] the features after the last of them
         self._forget()
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -109,9 +109,6 @@ class HiddenReader(Frontier):
             path = torch.tensor([0, *(node + 1 for node in context.last.kept)])
             hidden = [states.index_select(0, send(path, states.device)) for states in hidden]
         return hidden, list(context.tokens[-new:])
-
-    def room(self, context: Context) -> int | None:
-        return None  # rotary positions have no end
 
     def depth(self, context: Context, k: int) -> int:
         if len(context.tokens) < 2:
@@ -251,13 +248,12 @@ class HeadFrontier(HiddenReader):
         self._branched = CausalMasks(self._dtype, target.device)
 
     def _root(self, context: Context) -> Tensor:
-        newest: Any = self._newest
-        self._states[-1] = newest  # [H] features after a node
+        self._states[-1] = self._newest  # [H] features after a node
         self._after_text = self._scores(self._after([-1]))
         return self._spread(self._after_text)
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return the features of new `nodes` below `parents`, by one pass of the head."""
+        """Return [n, V] logits after new `nodes` below `parents`, by one pass of the head."""
         features, n, past = self._after(parents), len(nodes), len(self._parents)
         self._add(nodes, parents)
         if n == 1 and self._parents == list(range(-1, past)):
@@ -366,7 +362,7 @@ class SlotFrontier(HeadFrontier):
         self._ahead: Tensor | None = None
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return the features of new `nodes` below `parents`, by one pass of the head."""
+        """Return [n, V] logits after `nodes` of one depth: the same row, whatever was drawn."""
         at = self._depths[parents[0]]
         if self._ahead is None or at >= len(self._ahead):
             self._ahead = self._predicted(max(self._rows_ahead, at + 1))

@@ -13,6 +13,7 @@ from spsbench.heads.files import hidden_states
 from spsbench.heads.mtp import MtpLadder
 from spsbench.heads.network import load_network
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Weights
+from spsbench.loop.tree import MAX_NODES
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.frontier import Arguments, Frontier
 from spsbench.methods.drafters.head_frontier import HeadFrontier, HiddenReader, SlotFrontier
@@ -20,7 +21,7 @@ from spsbench.methods.drafters.ladder_frontier import LadderFrontier
 from spsbench.methods.drafters.model import ChainDrafter
 from spsbench.methods.drafters.parallel_frontier import BlockFrontier, ParallelFrontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
-from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
+from spsbench.methods.drafters.topk import TopkDrafter
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,9 @@ class LadderFrontier(HiddenReader):
     @torch.inference_mode()
     def _root(self, context: Context) -> Tensor:
         """Forget the last draft; return the [1, V] logits of layer 0 after the text."""
-        newest: Any = self._newest
         self._drafted: list[int] = []
-        self._tentative = newest[None][:0]  # [<= K, H] rows that drafted tokens complete
-        return self._spread(self._logits(0, newest[None]))
+        self._tentative = self._newest[None][:0]  # [<= K, H] rows that drafted tokens complete
+        return self._spread(self._logits(0, self._newest[None]))
 
     @torch.inference_mode()
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:

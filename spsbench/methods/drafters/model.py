@@ -18,28 +18,21 @@ from spsbench.loop.types import (
     GoOn,
     Noise,
     Purpose,
-    Scores,
     always,
     continues,
 )
-from spsbench.methods.drafters.frontier import ChainFrontier, Frontier
+from spsbench.methods.drafters.frontier import ChainFrontier, Frontier, FrontierDrafter
 
 
-class ChainDrafter(Drafter):
+class ChainDrafter(FrontierDrafter):
     """A drafter of chains over a frontier: of sampled tokens, or of the likeliest ones.
 
     Slot i uses DRAFT's uniform i.
     """
 
     def __init__(self, frontier: Frontier, sampled: bool = True) -> None:
+        super().__init__(frontier, narrow=True)
         self.drawn = Drawn.IID if sampled else Drawn.POINT
-        self.layers, self.known_ids = frontier.layers or self.layers, frontier.known_ids
-        self.limit = frontier.limit
-        self._frontier = frontier
-        frontier.narrow = True  # distributions are made, and drawn from, over known tokens
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft up to `k` tokens, until `go_on` refuses the next slot's probs; K = 0: none."""
@@ -132,9 +125,6 @@ class NoDrafter(Drafter):
     """A drafter that drafts nothing: the target makes every token."""
 
     drawn = Drawn.IID  # vacuously: every verifier may follow
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Do nothing."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         return Draft(torch.empty(0, dtype=torch.int64), None)

@@ -34,9 +34,8 @@ class ParallelFrontier(HiddenReader):
 
     def _root(self, context: Context) -> Tensor:
         """Look once for all depths; return the [1, V] logits after the text."""
-        newest: Any = self._newest
         token = send(torch.tensor(context.tokens[-1]), self._target.device)
-        self._seen = self.network.look(newest, token, self._read, self._count, self._by)
+        self._seen = self.network.look(self._newest, token, self._read, self._count, self._by)
         self._cache.keep(self._read)  # what the look wrote is of this round alone
         self._states[-1] = self.network.start(self._seen, token, self._by)  # [S]
         return self._scores([-1])

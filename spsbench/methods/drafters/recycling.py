@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import torch
 
+from spsbench.loop.tree import MAX_NODES
 from spsbench.loop.types import Context, Draft, GoOn, Noise, Scores, Step
 from spsbench.methods.drafters.ngram import LookUpDrafter
 from spsbench.methods.drafters.text_index import chain, tree
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
-WIDEST = 512  # candidates of a token, and nodes
 MAX_PROMPTS = 256  # prompts whose rows are kept
 
 
@@ -54,7 +54,7 @@ class RecyclingDrafter(LookUpDrafter):
     """
 
     text_alone = False
-    ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
+    ranges: ClassVar = {"width": (1, MAX_NODES), "nodes": (0, MAX_NODES)}
     earlier: EarlierRows | None
     remembers = EarlierRows
 

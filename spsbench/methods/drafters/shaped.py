@@ -19,22 +19,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spsbench.loop.sampling import confidence_probs, sample, send, without_replacement
-from spsbench.loop.tree import tree_of
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.frontier import Arguments, Frontier
+from spsbench.loop.tree import MAX_NODES, tree_of
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose
+from spsbench.methods.drafters.frontier import Arguments, Frontier, FrontierDrafter
 from spsbench.metrics.sums import group_by
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """Ways to draw the children of a node."""
 
-MAX_NODES = 512  # nodes
 Floats = NDArray[np.float64]
 
 ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
 """Measured on the bundled pair at temperature 1, top children and match: `sibling_at` of a run."""
 
 
-class ShapedDrafter(Drafter):
+class ShapedDrafter(FrontierDrafter):
     """A drafter along `shape`, the parents of the nodes of a tree, level by level.
 
     Slot i of DRAFT's uniforms is that of node i of the whole shape, whatever is left out before it.
@@ -43,21 +42,18 @@ class ShapedDrafter(Drafter):
     tree = True
 
     def __init__(self, frontier: Frontier, shape: Sequence[int], drawn: Drawn) -> None:
-        self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
-        self.limit, self.layers, self._frontier = frontier.limit, frontier.layers, frontier
+        super().__init__(frontier)
+        self.drawn, self.shape = drawn, tuple(shape)
         self._children = group_by(range(len(shape)), self.shape.__getitem__)
         deep = tree_of(shape).depth[1:]
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw the tree's first `k` levels, one pass each, within `context.nodes`."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
-        most = self._size if context.nodes is None else min(self._size, context.nodes)
+        most = context.fit(len(self.shape))
         if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         u = (
@@ -65,7 +61,6 @@ class ShapedDrafter(Drafter):
             if self.drawn is Drawn.POINT
             else noise.uniform(Purpose.DRAFT, self._upto[min(k, len(self._upto) - 1)])
         )
-        spare = frontier.room(context)
         number = {-1: -1}  # slot of the shape -> node of the draft
         parents: list[int] = []
         tokens: list[Tensor] = []
@@ -88,11 +83,9 @@ class ShapedDrafter(Drafter):
             for slot, (r, _) in zip(drew, fits, strict=True):
                 number[slot] = len(parents)
                 parents.append(number[slots[r]])
-            ahead = [i for i, slot in enumerate(drew) if slot in self._children]
-            ahead = ahead[: None if spare is None else max(0, spare)]
+            ahead = frontier.fitting([i for i, slot in enumerate(drew) if slot in self._children])
             if depth + 1 == k or not ahead or len(parents) >= most:
                 break
-            spare = None if spare is None else spare - len(ahead)
             slots = [drew[i] for i in ahead]
             nodes = [number[slot] for slot in slots]
             fed = fed_tokens[send(torch.tensor(ahead), probs.device)]

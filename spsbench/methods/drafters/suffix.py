@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import ClassVar
 
+from spsbench.loop.tree import MAX_NODES
 from spsbench.loop.types import Context, Draft, GoOn, Noise, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.methods.drafters.text_index import (
@@ -19,7 +20,6 @@ from spsbench.methods.drafters.text_index import (
     tree,
 )
 
-MOST_NODES = 512
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 
 
@@ -39,7 +39,7 @@ class SuffixDrafter(RuleDrafter):
         "offset": (0, 1 << 20),
         "least": (0, 1),
         "min_n": (1, 1 << 20),
-        "nodes": (0, MOST_NODES),
+        "nodes": (0, MAX_NODES),
     }
 
     earlier: EarlierTexts | None

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import confidence_probs
-from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
-from spsbench.methods.drafters.frontier import Arguments, Frontier
-
-MAX_NODES = 512  # nodes
+from spsbench.loop.tree import MAX_NODES
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, always
+from spsbench.methods.drafters.frontier import Arguments, Frontier, FrontierDrafter
 
 
 class Node(NamedTuple):
@@ -22,37 +21,30 @@ class Node(NamedTuple):
     parent: int  # -1 = the context
 
 
-class TopkDrafter(Drafter):
+class TopkDrafter(FrontierDrafter):
     """A best-first tree drafter: expand the best `width` nodes of a depth, keep the best of all.
 
     Path probabilities are the draft model's at temperature 1, whatever the warp is: at 0 the warped
     row has one token only. The draft is deterministic, so it has no probs, and only a verifier that
     needs none may follow it (section 4 of the paper; sampled nodes that were selected by their
     value would have none either).
-
     """
 
     drawn = Drawn.POINT
     tree = True
 
     def __init__(self, frontier: Frontier, width: int, depth: int, nodes: int) -> None:
+        super().__init__(frontier, narrow=True)
         self.width, self.depth, self.nodes = width, depth, nodes
-        self._frontier, self.limit, self.layers = frontier, frontier.limit, frontier.layers
-        self.known_ids = frontier.known_ids
-        frontier.narrow = True  # tokens are ranked among those that are known
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Expand depth by depth; return the best nodes, at most `nodes` and `context.nodes`."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, min(k, self.depth or k))
-        most = self.nodes if context.nodes is None else min(self.nodes, context.nodes)
+        most = context.fit(self.nodes)
         if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        spare = frontier.room(context)
         seen: list[Node] = []
         at, logits = [-1], frontier.root(context)
         for depth in range(k):
@@ -68,11 +60,10 @@ class TopkDrafter(Drafter):
             # A node among the best `most` so far may be kept; a worse one cannot, nor can what
             # would be below it.
             worth = set(best(seen, most))
-            at = [i for i in best(seen[first:], self.width, first) if i in worth]
-            at = at[: None if spare is None else max(0, spare)]
+            ranked = best(seen[first:], self.width, first)
+            at = frontier.fitting([i for i in ranked if i in worth])
             if depth + 1 == k or not at:
                 break
-            spare = None if spare is None else spare - len(at)
             fed = torch.tensor([seen[i].token for i in at])
             logits = frontier.feed(fed, at, [seen[i].parent for i in at])
         order = best(seen, most)

@@ -71,8 +71,9 @@ class HybridDrafter(Drafter):
     drawn: Drawn
 
     def __init__(self, first: Drafter, then: Drafter, *, least: int, vocab_size: int) -> None:
-        self._first, self._then, self._least = first, then, least
-        self._vocab_size = vocab_size
+        self._first: Any = first
+        self._then: Any = then
+        self._least, self._vocab_size = least, vocab_size
         self.drawn = Drawn.IID if is_sampled((first, then)) else Drawn.POINT
         self.tree, self.text_alone = first.tree or then.tree, False  # K decides who drafts
         self.layers = tuple(sorted({*first.layers, *then.layers}))
@@ -99,31 +100,21 @@ class HybridDrafter(Drafter):
         enough = len(by_rule.tokens) >= min(self._least, rule_k) and rule_k > 0
         enough = enough or model_k == 0
         by_model = self._then.draft(context, 0 if enough else model_k, noise, go_on)
-        if not enough and len(by_model.tokens) > 0:
-            if self.drawn is Drawn.POINT:
-                return replace(by_model, probs=None, drawn=Drawn.POINT)
-            return by_model
-        draft = replace(by_rule, by_rule=len(by_rule.tokens) > 0)
-        if self.drawn is Drawn.POINT:
-            return replace(draft, drawn=Drawn.POINT)
-        if len(draft.tokens) > 0:
-            return replace(draft, probs=self._certain(draft.tokens))
-        return draft
-
-    @property
-    def by_rule(self) -> bool:
-        """Return whether both drafters read the text alone."""
-        return isinstance(self._first, RuleDrafter) and isinstance(self._then, RuleDrafter)
+        draft = by_model
+        if enough or not len(by_model.tokens):
+            draft = replace(by_rule, by_rule=len(by_rule.tokens) > 0)
+            if draft.by_rule and self.drawn is Drawn.IID:
+                draft = replace(draft, probs=self._certain(draft.tokens))
+        if self.drawn is Drawn.IID:
+            return draft
+        return replace(draft, probs=None, drawn=Drawn.POINT)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return by K the chain of `first`, or `then` if short; UsageError: one has a model."""
-        first, then = self._first, self._then
-        if not (isinstance(first, RuleDrafter) and isinstance(then, RuleDrafter)):
-            raise UsageError(f"{HYBRID}: expected two drafters that read the text alone")
-        chains = zip(first.proposals(tokens, ks), then.proposals(tokens, ks), ks, strict=True)
+        """Return by K the chain of `first`, or that of `then` if it is short; see `looks_up`."""
+        first, then = self._first.proposals(tokens, ks), self._then.proposals(tokens, ks)
         return [
             mine if len(mine[:k]) >= min(self._least, k) or not other else other
-            for mine, other, k in chains
+            for mine, other, k in zip(first, then, ks, strict=True)
         ]
 
     def _certain(self, tokens: Tensor) -> Tensor:
@@ -133,10 +124,9 @@ class HybridDrafter(Drafter):
 
 
 def looks_up(drafter: Drafter) -> bool:
-    """Return whether a drafter reads the text alone, and so has `proposals`."""
-    if isinstance(drafter, HybridDrafter):
-        return drafter.by_rule
-    return isinstance(drafter, RuleDrafter)
+    """Return whether a drafter, or both of a hybrid, read the text alone and have `proposals`."""
+    parts = (drafter._first, drafter._then) if isinstance(drafter, HybridDrafter) else (drafter,)
+    return all(isinstance(part, RuleDrafter) for part in parts)
 
 
 class Silence:

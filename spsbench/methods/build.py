@@ -99,6 +99,9 @@ class LoadedDecoderContext:
     """`DecoderContext` for the models of a cell: fresh sessions over shared weights.
 
     Of a cell whose engine is elsewhere it has the tokenizer alone.
+
+    Args:
+        schedule: in place of the cell's own.
     """
 
     def __init__(
@@ -107,25 +110,15 @@ class LoadedDecoderContext:
         loaded: Any,
         batch: Batch | None = None,
         constraint: Constraint | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.cell, self._loaded, self.batch, self.constraint = cell, loaded, batch, constraint
         self.tokenizer: Any = loaded.tokenizer
         self._session: LM | None = None  # the target's, once it is open
-
-    @property
-    def target_model(self) -> Any:
-        """Return the target."""
-        return self._loaded.target
-
-    @property
-    def draft_model(self) -> Any | None:
-        """Return the draft model; None: there is none."""
-        return self._loaded.draft
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of tokens that target and draft model know."""
-        return self._loaded.vocab_size  # type: ignore[no-any-return]
+        self._schedule = schedule
+        if not cell.elsewhere:
+            self.target_model, self.draft_model = loaded.target, loaded.draft
+            self.vocab_size: int = loaded.vocab_size
 
     @cached_property
     def processors(self) -> Processors | None:
@@ -150,9 +143,9 @@ class LoadedDecoderContext:
     def target(self, layers: tuple[int, ...]) -> LM:
         """Open a session with the target."""
         engine: Engine = make("engines", self.cell.target.engine)
-        target, size = self._loaded.target, self.vocab_size
-        self._session = engine.session(target, vocab_size=size, layers=layers)
-        return in_row(self._session, self.batch, TARGET, self.cell)
+        session = engine.session(self.target_model, vocab_size=self.vocab_size, layers=layers)
+        self._session = session
+        return in_row(session, self.batch, TARGET, self.cell)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -160,8 +153,8 @@ class LoadedDecoderContext:
         return verifier
 
     def schedule(self) -> Schedule:
-        """Make the cell's schedule."""
-        schedule: Schedule = make("schedules", self.cell.schedule)
+        """Return the given schedule, else make the cell's."""
+        schedule: Schedule = self._schedule or make("schedules", self.cell.schedule)
         return schedule
 
 

@@ -62,20 +62,6 @@ class GivenSchedule(Schedule):
         return self.requested
 
 
-class RoundMeterContext(LoadedDecoderContext):
-    """A decoder context with the schedule of the measurement."""
-
-    def __init__(
-        self, cell: Cell, loaded: Loaded, schedule: Schedule, batch: Batch | None = None
-    ) -> None:
-        super().__init__(cell, loaded, batch)
-        self._schedule = schedule
-
-    def schedule(self) -> Schedule:
-        """Return the given schedule."""
-        return self._schedule
-
-
 def turn_tokens(ks: Sequence[int], batches: int = 1) -> int:
     """Return the most tokens of a text that a turn of rounds makes, and the round of its prompt."""
     return batches * (sum(k + 1 for k in ks) + ks[0] + 1) + ks[0] + 1
@@ -114,7 +100,8 @@ class RoundMeter:
         room = max(SHORTEST, DRIFT * self._turn)
         self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
         contexts = [
-            RoundMeterContext(cell, loaded, self._schedule, self._batch) for _ in range(sizes[-1])
+            LoadedDecoderContext(cell, loaded, self._batch, schedule=self._schedule)
+            for _ in range(sizes[-1])
         ]
         self._decoders: list[Decoder] = [make("decoders", OWN, parts) for parts in contexts]
         self._starts = 0

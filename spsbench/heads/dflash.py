@@ -166,7 +166,7 @@ class DFlashNetwork(Marginal):
         return newest
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
-        return self.logits(self.rows(token, place, target)[-self.deepest :][:count], target)
+        return self.ranked(self.rows(token, place, target)[-self.deepest :][:count], target.head)
 
     def rows(self, token: Tensor, place: int, target: Target) -> Tensor:
         """Return the [block, H] normed rows, of which the last `deepest` draft."""
@@ -177,10 +177,6 @@ class DFlashNetwork(Marginal):
             x = layer(x, turns, target.cache, self._sees(place, window, token.device))
         normed: Tensor = self.norm(x)
         return normed
-
-    def logits(self, rows: Tensor, target: Target) -> Tensor:
-        """Map [n, H] to [n, Vd] by its own head, else by the target's rows of its vocabulary."""
-        return self.ranked(rows, target.head)
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
         """Return [block, past + block], which rows a windowed layer sees; None: all."""
@@ -227,7 +223,7 @@ class DSparkNetwork(DFlashNetwork):
         rows = self.rows(token, place, target)
         drafting = rows[-self.deepest :][:count]
         first = None if self.shape.from_first else rows[0]
-        return Look(drafting, self.logits(drafting, target), first)
+        return Look(drafting, self.ranked(drafting, target.head), first)
 
     def start(self, seen: Any, token: Tensor, target: Target) -> Tensor:
         before = self.markov_head.markov_w1(token)

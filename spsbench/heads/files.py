@@ -10,9 +10,9 @@ from spsbench.checkpoints.config import in_transformers, read_config
 from spsbench.checkpoints.weights import TensorHeader, read_headers, regular_file, safetensors_files
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.environment import bound_spinning
+from spsbench.untrusted import cut
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
-LONGEST = 40  # characters of a value in a message
 MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
 WORDS = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon", "mimo")
 """In the `model_type` of heads, and of targets that transformers has not."""
@@ -122,7 +122,7 @@ def read_size(
     if value is None and default is not None:
         return default
     if type(value) is not int or not least <= value <= most:
-        named = f"no {key}" if value is None else f"{key} is {brief_repr(value)}"
+        named = f"no {key}" if value is None else f"{key} is {cut(repr(value), 40)}"
         raise DataError(
             f"{named} ({where}): expected an integer from {least} to {most}. Fetch the head again"
         )
@@ -133,8 +133,8 @@ def positive(value: object, key: str, where: str) -> float:
     """Return a number above 0 from the config."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(
-            f"{key} is {brief_repr(value)} ({where}): expected a number above 0. Fetch the head "
-            "again"
+            f"{key} is {cut(repr(value), 40)} ({where}): expected a number above 0. Fetch the "
+            "head again"
         )
     return float(value)
 
@@ -172,12 +172,6 @@ def check_kind(config: Mapping[str, Any], where: str) -> None:
     )
     if not is_known_kind:
         raise DataError(
-            f"model_type is {brief_repr(kind)} ({where}): expected one that is known, such as "
-            "llama, qwen3 or medusa. Fetch the head again"
+            f"model_type is {cut(repr(kind), 40)} ({where}): expected one that is known, such "
+            "as llama, qwen3 or medusa. Fetch the head again"
         )
-
-
-def brief_repr(value: object) -> str:
-    """Return a value of a config for a message, shortened."""
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -92,7 +92,7 @@ def read_head(
     state = only_state(shape, overrides, drafter)
     head = Head(drafter, writer, shape, parts.network, names_read, files, state=state)
     if target:
-        check_head_target(head, sizes, *names)
+        check_head_target(head, sizes, layers, *names)
     return head
 
 
@@ -207,12 +207,15 @@ def as_written(parameter: str, named: Mapping[str, str]) -> str:
     return parameter
 
 
-def check_head_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -> None:
+def check_head_target(
+    head: Head, sizes: Mapping[str, Any], layers: int | None, target: str, name: str
+) -> None:
     """Refuse a head that was trained for another target.
 
     Args:
         head: without weights.
         sizes: config of the target's text model.
+        layers: number of its layers; None: the config does not say.
         target: its name, as the user gave it.
         name: the head's name, likewise.
     """
@@ -220,7 +223,7 @@ def check_head_target(head: Head, sizes: Mapping[str, Any], target: str, name: s
     whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"
     if stated == target:
         whose = f"{name} does not fit {target}, which it names ({where})"
-    width = getattr(shape, "target_width", None) or getattr(shape, "layer", shape).width
+    width = getattr(shape, "target_width", getattr(shape, "width", None)) or shape.layer.width
     for keys, size in (
         (("hidden_size", "n_embd", "d_model"), width),
         (("vocab_size",), shape.vocab),
@@ -231,10 +234,6 @@ def check_head_target(head: Head, sizes: Mapping[str, Any], target: str, name: s
                 f"{whose}: expected a target with {keys[0]} {size}, and this one has {theirs}. "
                 "Choose the head of this target, or fetch it again"
             )
-    layers = next(
-        (sizes[key] for key in ("num_hidden_layers", "n_layer") if isinstance(sizes.get(key), int)),
-        None,
-    )
     deepest = max(getattr(shape, "features", (head.state or 0,)))
     if layers is not None and deepest >= layers + (head.state is not None):
         raise DataError(

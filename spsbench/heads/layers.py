@@ -60,7 +60,8 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     act = str(config.get("hidden_act", "silu"))
     if act not in GATED:
         raise DataError(f"hidden_act {act!r} ({where}): expected silu. Such heads are not known")
-    rope = rope_of(config)
+    nested = config.get("rope_parameters") or config.get("rope_scaling")  # newer configs nest all
+    rope = dict(nested) if isinstance(nested, Mapping) else {}
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
     named = scaling.get("rope_type", scaling.pop("type", "default"))
     if named not in ROPES:
@@ -85,12 +86,6 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=kind.startswith("qwen3"),
     )
-
-
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rotary settings: newer configs nest them, older ones have them at the top."""
-    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return dict(nested) if isinstance(nested, Mapping) else {}
 
 
 def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:

@@ -57,11 +57,6 @@ class MtpShape:
     own_embedding: bool = False
     shared_head: bool = False  # the file has an output layer, which is mostly the target's
 
-    @property
-    def target_width(self) -> int:
-        """Return H, the target's width."""
-        return self.width
-
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MtpShape:
     """Return the shape of the layers, each over its `fc` [H, 2H] between norms.

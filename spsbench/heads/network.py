@@ -1,7 +1,7 @@
 """The interface between the network of a head and the drafter that runs it."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -146,19 +146,14 @@ class HeadNetwork(HeadModule):
         return head(features)
 
 
-def of_one_text(name: Hashable, call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """Return `call(*rows)`."""
-    return call(*rows)
-
-
 class Target(NamedTuple):
     """The environment of a head network: the target's parts, the cache and the vocabulary."""
 
     embed: Rows  # [m] tokens -> [m, H], in the network's dtype
     head: Rows  # [m, H] -> [m, V], the target's own
     cache: Cache  # cache of the head's layers
-    rows: Callable[..., Tensor] = of_one_text  # (name, call, *[n, ...] rows) -> call(*rows), made
-    # once for the texts of a batch that wait for a call of this name
+    rows: Callable[..., Tensor]  # (name, call, *[n, ...] rows) -> call(*rows), made once for the
+    # texts of a batch that wait for a call of this name
 
 
 class ParallelNetwork(HeadModule):

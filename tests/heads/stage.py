@@ -221,7 +221,9 @@ def scratch_at_once(drafter: Any, known: Known, warp: Warp) -> Callable[..., Ten
 
     @torch.inference_mode()
     def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
-        by = Target(lambda ids: network.embed(ids, target.embed), target.head, PreallocatedCache())
+        at_once = lambda name, call, *rows: call(*rows)  # noqa: E731
+        cache = PreallocatedCache()
+        by = Target(lambda ids: network.embed(ids, target.embed), target.head, cache, at_once)
         tokens = torch.tensor(text[1:])
         hidden = [states.to(target.dtype) for states in known.hidden(text[:-1])]
         newest = network.read(hidden, tokens, 0, by)

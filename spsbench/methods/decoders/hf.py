@@ -176,8 +176,9 @@ class HfDecoder(Decoder):
         if self._lookup and self._k:
             config.prompt_lookup_num_tokens = self._k
             config.max_matching_ngram_size = self._lookup
+        device = self._target.device
         with (
-            torch.random.fork_rng(cards(self._target)),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),  # others cost memory
             instead(self._target, GenerationConfig()),
             self._assistant() as assistant,
             self._target.register_forward_pre_hook(blocks.watch, with_kwargs=True),
@@ -217,11 +218,6 @@ def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
         yield
     finally:
         model.generation_config = before
-
-
-def cards(model: PreTrainedModel) -> list[torch.device]:
-    """Return the CUDA devices of `model`; seeding all devices would take memory on each."""
-    return [model.device] if model.device.type == "cuda" else []
 
 
 def config_of(

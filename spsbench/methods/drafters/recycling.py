@@ -7,6 +7,7 @@ follows these rows from the newest token on.
 
 from collections import ChainMap
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -110,9 +111,7 @@ class RecyclingDrafter(LookUpDrafter):
 
     def _shares(self) -> list[float]:
         """Return the probability of each rank, in descending order."""
-        shares: list[float] = []
-        for rank, hits in enumerate(self._hits):
-            prior = PRIOR[min(rank, len(PRIOR) - 1)]
-            share = (hits + WEIGHT * prior) / (self._looked_up + WEIGHT)
-            shares.append(min(share, shares[-1] if shares else 1.0))
-        return shares
+        priors = (*PRIOR, *[PRIOR[-1]] * self._width)
+        ranks = zip(self._hits, priors, strict=False)
+        total = self._looked_up + WEIGHT
+        return list(accumulate(((hits + WEIGHT * prior) / total for hits, prior in ranks), min))

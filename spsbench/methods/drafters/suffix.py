@@ -7,6 +7,7 @@ likeliest paths; the draft with the most expected kept tokens is taken.
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
+from operator import attrgetter
 from typing import ClassVar
 
 from spsbench.loop.tree import MAX_NODES
@@ -75,12 +76,12 @@ class SuffixDrafter(RuleDrafter):
         if not self.tree:
             return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)
-        best, nodes = NOTHING, context.fit(self._nodes)
-        for automaton, state, depth in self._ends(k):
-            grown = tree(state, automaton.followers, depth, nodes, self._least)
-            if grown.expected > best.expected:
-                best = grown
-        return best.draft()
+        nodes = context.fit(self._nodes)
+        trees = (
+            tree(state, automaton.followers, depth, nodes, self._least)
+            for automaton, state, depth in self._ends(k)
+        )
+        return max((NOTHING, *trees), key=attrgetter("expected")).draft()
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         """Return for each K the chain with the most expected kept tokens, of all ends of the text.

@@ -163,6 +163,9 @@ class LoadedDrafterContext:
 
     Args:
         target_session: returns the session of the loop; None: there is no loop.
+
+    Attributes:
+        together: makes a pass with the other rows of the batch that draft.
     """
 
     def __init__(
@@ -179,6 +182,8 @@ class LoadedDrafterContext:
         self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
         self._target_session, self.constrained = target_session, constrained
+        self.together: Together = alone if batch is None else partial(batch.ask, DRAFT)
+        self._name = str(cell.drafter)
 
     def session(self) -> LM:
         """Open a session with the draft model, in its own vocabulary; UsageError if not planned."""
@@ -270,11 +275,6 @@ class LoadedDrafterContext:
         except UnsupportedModelError as error:
             raise DataError(f"`drafter` {self._name}: {error}") from error
 
-    @property
-    def together(self) -> Together:
-        """Make a pass with the other rows of the batch that draft."""
-        return alone if self._batch is None else partial(self._batch.ask, DRAFT)
-
     def memory(self, make_memory: Callable[[], Made]) -> Made:
         """Return this cell's memory over these models, made by the first caller.
 
@@ -288,10 +288,6 @@ class LoadedDrafterContext:
             kept[key] = make_memory()
         memory: Made = kept[key]
         return memory
-
-    @property
-    def _name(self) -> str:
-        return str(self._cell.drafter)
 
     def _check(self, planned: bool, what: str, field: str) -> None:
         if not planned:

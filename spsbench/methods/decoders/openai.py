@@ -103,6 +103,7 @@ class OpenAiDecoder(Decoder):
         self._cell, self._tokenizer, self._client = cell, tokenizer, client
         self._model, self._logprobs, self._batch = model, logprobs, batch
         self._noted = False  # that texts end early
+        self._key = client.address, model, cell.chat
 
     def __call__(
         self,
@@ -182,10 +183,6 @@ class OpenAiDecoder(Decoder):
                 f"{', '.join(self.kinds)}. Use `decoder` openai"
             )
         return replace(server, client=client)
-
-    @property
-    def _key(self) -> tuple[str, str, bool]:
-        return self._client.address, self._model, self._cell.chat
 
     async def _answer_of(
         self, server: Server, prompt: EnginePrompt, tokens: int, seed: int

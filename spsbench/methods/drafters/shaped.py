@@ -184,57 +184,42 @@ class Sequoia(Arguments):
 
 @lru_cache(maxsize=32)
 def best_shape(nodes: int, depth: int, accept: tuple[float, ...]) -> tuple[int, ...]:
-    """Return the parents of the tree of most expected tokens, level by level; -1: the context."""
-    return ExpectedTokens(nodes, depth, kept_chances(accept)).shape(nodes, depth)
+    """Return the parents of the tree of most expected tokens, level by level; -1: the context.
+
+    `gain[d][b][n]` is the most that n nodes bring as the children from the b-th on, and all below
+    them, of a kept node with room for depth d: the first takes `first[d][b][n]`, itself included.
+    """
+    chances = kept_chances(accept)
+    sizes = depth + 1, len(chances) + 1, nodes + 1
+    gain, first = np.zeros(sizes), np.zeros(sizes, dtype=np.int64)
+    for d in range(1, depth + 1):
+        below = 1 + gain[d - 1, 0]  # [nodes + 1] of a kept child with that many below it
+        for b in range(len(chances) - 1, -1, -1):
+            for n in range(1, nodes + 1):
+                # y = 1 ... n nodes for child b, the rest for those after it
+                gains = chances[b] * below[:n] + gain[d, b + 1, n - 1 :: -1][:n]
+                first[d, b, n] = y = int(gains.argmax()) + 1
+                gain[d, b, n] = gains[y - 1]
+    parents: list[int] = []
+    level = [(-1, nodes, depth)]  # a node, and how many may be below it, how deep
+    while level:
+        after: list[tuple[int, int, int]] = []
+        for parent, left, d in level:
+            for b in range(len(chances) if d else 0):
+                if left <= 0:
+                    break
+                taken = int(first[d, b, left])
+                after.append((len(parents), taken - 1, d - 1))
+                parents.append(parent)
+                left -= taken
+        level = after
+    return tuple(parents)
 
 
 def kept_chances(accept: tuple[float, ...]) -> Floats:
     """Return [B], the chance that the k-th child is kept, given that its parent was."""
     looked_at = np.cumprod([1.0, *(1 - np.array(accept[:-1]))])
     return np.asarray(looked_at * np.array(accept))
-
-
-class ExpectedTokens:
-    """The most expected tokens of trees up to a size, for each number of nodes and depth.
-
-    `gain[d][b][n]` is the most that n nodes bring as the children from the b-th on, and all below
-    them, of a kept node with room for depth d: the first takes y of them, itself included.
-    """
-
-    def __init__(self, nodes: int, depth: int, chances: Floats) -> None:
-        width = len(chances)
-        self._gain = np.zeros((depth + 1, width + 1, nodes + 1))
-        self._first = np.zeros((depth + 1, width + 1, nodes + 1), dtype=np.int64)
-        gain, first = self._gain, self._first
-        for d in range(1, depth + 1):
-            below = 1 + gain[d - 1, 0]  # [nodes + 1] of a kept child with that many below it
-            for b in range(width - 1, -1, -1):
-                for n in range(1, nodes + 1):
-                    # y = 1 ... n nodes for child b, the rest for those after it
-                    gains = chances[b] * below[:n] + gain[d, b + 1, n - 1 :: -1][:n]
-                    first[d, b, n] = y = int(gains.argmax()) + 1
-                    gain[d, b, n] = gains[y - 1]
-
-    def tokens(self, nodes: int, depth: int) -> float:
-        """Return the expected tokens of a round, the target's own included."""
-        return 1 + float(self._gain[depth, 0, nodes])
-
-    def shape(self, nodes: int, depth: int) -> tuple[int, ...]:
-        """Return the parents of that tree, level by level; -1: the context."""
-        parents: list[int] = []
-        level = [(-1, nodes, depth)]  # a node, and how many may be below it, how deep
-        while level:
-            after: list[tuple[int, int, int]] = []
-            for parent, left, d in level:
-                for b in range(self._first.shape[1] - 1 if d else 0):
-                    if left <= 0:
-                        break
-                    taken = int(self._first[d, b, left])
-                    after.append((len(parents), taken - 1, d - 1))
-                    parents.append(parent)
-                    left -= taken
-            level = after
-        return tuple(parents)
 
 
 def parse_probabilities(text: str | float) -> tuple[float, ...]:

@@ -160,7 +160,9 @@ def check_tensors(
     read: dict[str, str] = {}
     order = {parameter: i for i, parameter in enumerate(shapes)}
     for parameter in sorted(named, key=lambda name: order.get(name, len(order))):
-        name, first = named[parameter], tied_source(parameter, network)
+        name, first = named[parameter], parameter
+        for pattern, source in network.copies:  # a tied tensor is a copy of the first
+            first = re.sub(pattern, source, first)
         if first in shapes and parameter not in shapes:
             expected = shapes[first]
         elif parameter in shapes:
@@ -186,13 +188,6 @@ def check_tensors(
             "is not known"
         )
     return read
-
-
-def tied_source(parameter: str, network: nn.Module) -> str:
-    """Return the parameter that a tied tensor is a copy of; else `parameter`."""
-    for pattern, first in getattr(network, "copies", ()):
-        parameter = re.sub(pattern, first, parameter)
-    return parameter
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:

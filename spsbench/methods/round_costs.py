@@ -66,16 +66,13 @@ def with_costs(cell: CellRequest) -> CellRequest:
     if not asks_for_costs(cell):
         return cell
     schedule = cell.schedule
-    costs = known_costs(cell) or usual_costs(cell)
+    costs = known_costs(cell)
+    if costs is None:
+        costs = USUAL.get("GPU" if _card(cell) else instruction_set(), ELSEWHERE)
     others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
     return cell.but(
         schedule=Spec(schedule.name, (*costs.arguments.items(), *others), schedule.source)
     )
-
-
-def usual_costs(cell: CellRequest) -> RoundCosts:
-    """Return the costs that are usual where a cell's target runs: on a GPU, or this processor."""
-    return USUAL.get("GPU" if _card(cell) else instruction_set(), ELSEWHERE)
 
 
 def _card(cell: CellRequest) -> str | None:

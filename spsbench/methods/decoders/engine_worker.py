@@ -58,14 +58,11 @@ class LlamaCpp:
         if not isinstance(content, str):
             from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-            special = [self._model.detokenize([t], special=True).decode() for t in self._ends]
+            ends = self._model.token_eos(), self._model.token_bos()
+            special = [self._model.detokenize([t], special=True).decode() for t in ends]
             chat = Jinja2ChatFormatter(self._model.metadata["tokenizer.chat_template"], *special)
             content = chat(messages=content).prompt
         return list(self._model.tokenize(content.encode(), special=True))
-
-    @property
-    def _ends(self) -> list[int]:
-        return [self._model.token_eos(), self._model.token_bos()]
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Continue `ids` until a limit."""

@@ -148,7 +148,14 @@ class OpenAiDecoder(Decoder):
     async def _answer(
         self, batch: RequestBatch, prompt: EnginePrompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
-        """Answer in a row of the batch; None beside it where the answer counts no drafts."""
+        """Return the answer in a row of the batch, and its counts of drafts, None without any.
+
+        The batch's first call reads the server's counters, and keeps what is to be read at its end.
+        Options that the server refuses are not sent to it again.
+
+        Raises:
+            RefusedPromptError: counts that cannot be true. SpsError: no answer, with the prompt.
+        """
 
         async def opened() -> Server:
             client = await batch.enter(replace(self._client, sending=batch.in_flight))
@@ -160,8 +167,16 @@ class OpenAiDecoder(Decoder):
 
         server = await batch.once("server", opened)
         await server.client.get(OPENS)
-        answer = await self._answer_of(server, prompt, tokens, seed)
-        return answer, self._acceptance(answer)
+        ask = self._ask(server, prompt, tokens, seed)
+        with naming(prompt, self._batch):
+            answer = await server.answer(ask)
+        _servers[self._key] = replace(_servers[self._key], refused=server.refused)
+        try:
+            return answer, of_answer(answer)
+        except RangeError as error:
+            raise RefusedPromptError(
+                f"an impossible answer ({self._client.address}: {error}). Update the server"
+            ) from error
 
     async def _connected(self, client: Client, *, has_ids: bool) -> Server:
         """Return the server, about which this process asks once; DataError: of another kind.
@@ -183,25 +198,6 @@ class OpenAiDecoder(Decoder):
                 f"{', '.join(self.kinds)}. Use `decoder` openai"
             )
         return replace(server, client=client)
-
-    async def _answer_of(
-        self, server: Server, prompt: EnginePrompt, tokens: int, seed: int
-    ) -> Answer:
-        """Return the server's answer to a prompt, and keep which options it refused."""
-        ask = self._ask(server, prompt, tokens, seed)
-        with naming(prompt, self._batch):
-            answer = await server.answer(ask)
-        _servers[self._key] = replace(_servers[self._key], refused=server.refused)
-        return answer
-
-    def _acceptance(self, answer: Answer) -> Acceptance | None:
-        """Count an answer's drafts; None: it has no counts. RefusedPromptError: impossible ones."""
-        try:
-            return of_answer(answer)
-        except RangeError as error:
-            raise RefusedPromptError(
-                f"an impossible answer ({self._client.address}: {error}). Update the server"
-            ) from error
 
     def _ask(self, server: Server, prompt: EnginePrompt, tokens: int, seed: int) -> Ask:
         """Return the request, by ids if the server takes them; DataError: it takes no form."""

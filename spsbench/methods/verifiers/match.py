@@ -24,9 +24,15 @@ class Match(WalkDown):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         u = noise.uniform(Purpose.PLAIN, len(q))
-        if q.device.type == "cpu" and host_numbers(u) is not None:
-            return verify_walk(draft, q, u)
-        return super().__call__(draft, q, noise)
+        if q.device.type != "cpu" or host_numbers(u) is None:
+            return super().__call__(draft, q, noise)
+        tree, tokens = draft.tree, draft.tokens.tolist()
+        at: int | None = 0
+        while at is not None:  # on the host only the rows on the walk are drawn from
+            end, token = at, sample(q[at], u[at])
+            drawn = int(token)
+            at = next((node + 1 for node in tree.children[end] if tokens[node] == drawn), None)
+        return verdict_at(tree, end, token)
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         """Return which nodes equal the target's draw after their parents, and that draw by row."""
@@ -35,14 +41,3 @@ class Match(WalkDown):
         if draft.parents is not None:
             above = targets[draft.tree.tables(q.device).above]
         return (above == draft.tokens, lambda end: row_at(targets, end))
-
-
-def verify_walk(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
-    """Verify as `Match` does, with draws only for the rows on the walk."""
-    tree, tokens = draft.tree, draft.tokens.tolist()
-    at: int | None = 0
-    while at is not None:
-        end, token = at, sample(q[at], u[at])
-        drawn = int(token)
-        at = next((node + 1 for node in tree.children[end] if tokens[node] == drawn), None)
-    return verdict_at(tree, end, token)

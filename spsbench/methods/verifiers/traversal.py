@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.loop.sampling import row, sample, send
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.tree_rejection import TreeRejection
+from spsbench.methods.verifiers.tree_rejection import TreeRejection, take_rows
 from spsbench.methods.verifiers.walk_down import Accepting, uniforms
 
 
@@ -31,7 +31,7 @@ class Traversal(Accepting):
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)
         rejection = TreeRejection(draft, q)
-        rejection.refuse_all(lambda rows: copy_rows(rejection.chance, rows))
+        rejection.refuse_all(lambda rows: take_rows(rejection.chance, rows).clone())
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)
@@ -41,10 +41,3 @@ class Traversal(Accepting):
         end = (row(tables.upwards, place) + 1).where(passed.any(), 0) if n else place
         token = sample(rejection.probs_at(end), last)
         return Verdict(tables.path_to(end), token, torch.full_like(end, -1))
-
-
-def copy_rows(chance: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Return a [rows] copy of the probabilities of some rows."""
-    if rows[-1] - rows[0] == len(rows) - 1 and list(rows) == sorted(rows):
-        return chance[rows[0] : rows[-1] + 1].clone()
-    return chance.index_select(0, send(torch.tensor(rows), chance.device))

@@ -146,7 +146,11 @@ def features(
     width: int,
     layers: int | None,
 ) -> tuple[int, ...]:
-    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three."""
+    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three.
+
+    Raises:
+        UsageError: nobody says which. DataError: another number of them than `fc` reads.
+    """
     chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)
     fc = headers["fc.weight"].shape if "fc.weight" in headers else ()
     read = fc[1] // width if len(fc) == 2 else 3
@@ -171,7 +175,7 @@ def default_features(layers: int) -> tuple[int, ...]:
 
 
 def ids(value: Any, where: str) -> list[int]:
-    """Return the layer numbers in a config value, none for None."""
+    """Return the layer numbers in a config value, none for None; DataError: no such list."""
     if value is None:
         return []
     if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):

@@ -83,7 +83,11 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def recurrence(files: Files) -> str:
-    """Return how the LSTM is run, by the user's answer or the file's."""
+    """Return `text` or `none`, how the LSTM is run, by the user's answer, else the file's.
+
+    Raises:
+        UsageError: neither says. DataError: another word.
+    """
     answer = files.overrides.get("recurrence") or files.config.get("recurrence")
     if answer is None:
         raise UsageError(

@@ -87,7 +87,11 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
 
 
 def load_pickle(path: Path, device: str) -> dict[str, Any]:
-    """Return the tensors of a file that `torch.save` has written; no code in it is run."""
+    """Return the tensors of a file that `torch.save` has written; no code in it is run.
+
+    Raises:
+        DataError: it cannot be read so, or holds more than tensors by name.
+    """
     bound_spinning()  # OpenMP reads it when torch is imported: here for heads in pickles, few
     import torch
 
@@ -117,7 +121,7 @@ def read_size(
     most: int = 1 << 28,
     least: int = 1,
 ) -> int:
-    """Return an integer from `least` to `most` from the config."""
+    """Return config[key], from `least` to `most`; DataError: another value, or none by default."""
     value = config.get(key)
     if value is None and default is not None:
         return default
@@ -130,7 +134,7 @@ def read_size(
 
 
 def positive(value: object, key: str, where: str) -> float:
-    """Return a number above 0 from the config."""
+    """Return `value`, the config's at `key`, as a float; DataError: no number above 0."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(
             f"{key} is {cut(repr(value), 40)} ({where}): expected a number above 0. Fetch the "
@@ -155,7 +159,7 @@ def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
 
 
 def read_object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return an object of a config."""
+    """Return the object at `key` of a config; DataError: none is there."""
     value = config.get(key)
     if not isinstance(value, Mapping):
         raise DataError(f"{key} is {value!r} ({where}): expected an object. Check `draft`")

@@ -258,7 +258,7 @@ def mark_of(model: nn.Module) -> str | None:
 
 
 def read_tensors(head: Head) -> dict[str, Tensor]:
-    """Read the tensors of a head by parameter, as they are in its files."""
+    """Return the tensors of a head by parameter, as its files have them; DataError: NaN or inf."""
     tensors: dict[str, Tensor] = {}
     names = set(head.names.values())
     for path in head.files.paths:

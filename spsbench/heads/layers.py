@@ -96,10 +96,10 @@ def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], wh
 
 
 def as_filed(headers: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape:
-    """Return the shape of the layers with what the tensors of the first say of it.
+    """Return `layer` with biases, norms, heads and inner width as the first layer's tensors have.
 
-    Biases, norms of queries and keys, the inner width and the number of heads are often copied from
-    the target's config.
+    Configs often copy these from the target. Heads that do not divide, or a file without such a
+    layer, leave what the config says.
     """
     at = "stack.0."
     if f"{at}self_attn.q_proj.weight" not in headers:

@@ -112,7 +112,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
-    """Return the shape of a layer to be trained for a target.
+    """Return the shape of a layer to be trained for a target; DataError: none can be made.
 
     Args:
         values: the values of the target's text config.
@@ -149,7 +149,7 @@ def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorH
 
 
 def block_of(config: Any, number: int = 0) -> TargetLayer:
-    """Make a block on `meta`.
+    """Make the layer `number` of a model of this config on `meta`, without memory.
 
     Raises:
         DataError: transformers cannot build it from the config.
@@ -205,6 +205,11 @@ class MtpNetwork(HeadNetwork):
             self.lm_head = nn.Linear(width, shape.vocab, bias=False)
 
     def meet(self, target: TargetParts) -> None:
+        """Take the last norm and the way to run experts from the target, and shift own norms.
+
+        Raises:
+            DataError: the norm is needed, and is not known or has weights of 0.
+        """
         if isinstance(self.layer, TargetLayer):
             experts = getattr(target.config, "_experts_implementation", None)
             if experts is not None:

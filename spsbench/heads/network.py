@@ -86,7 +86,7 @@ class HeadModule(nn.Module):
         return embedded
 
     def ranked(self, rows: Tensor, head: Rows) -> Tensor:
-        """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows.
+        """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows of `ids`.
 
         Args:
             head: the target's own.

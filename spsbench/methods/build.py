@@ -51,7 +51,7 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 
 
 def load_cell(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
-    """Return the models of a cell by `ModelCache.open`, over the threads that `access` names."""
+    """Open a cell's models; where `access` names no threads, limit torch to those they chose."""
     loaded = model_cache.open(cell)
     if access.threads is None and not cell.elsewhere:
         _limit_threads(loaded.target)
@@ -65,7 +65,7 @@ def use_threads(threads: int | None) -> None:
 
 
 def _limit_threads(model: PreTrainedModel) -> None:
-    """Limit torch to the threads that `model` received, which leaves cores to other programs.
+    """Limit torch, with a note, to the threads that `model` chose beside other programs, if fewer.
 
     Otherwise an operator over a large vocabulary waits for a thread without a core.
     """
@@ -141,7 +141,7 @@ class LoadedDecoderContext:
         return drafter
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """Open a session with the target."""
+        """Open a session that returns `layers` of the target; the drafter may read its cache."""
         engine: Engine = make("engines", self.cell.target.engine)
         session = engine.session(self.target_model, vocab_size=self.vocab_size, layers=layers)
         self._session = session
@@ -196,17 +196,20 @@ class LoadedDrafterContext:
         return in_row(lm, self._batch, DRAFT, self._cell)
 
     def own(self) -> Any:
-        """Return the tensors of the folder that `draft` names."""
+        """Return the `OwnWeights` of the folder that `draft` names; UsageError if not planned."""
         self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
         return self._loaded.own
 
     def head(self) -> Any:
-        """Return the head that `draft` names."""
+        """Return the `Head` that `draft` names; UsageError if not planned."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
         return self._loaded.head
 
     def network(self, make_network: Callable[[], Network]) -> Network:
-        """Return the head's network, made once, quantised, packed and kept with its weights."""
+        """Return the head's network: quantised, packed and kept with its weights at the first call.
+
+        Without a head each call makes a new one, as it is.
+        """
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
             return make_network()
@@ -267,7 +270,7 @@ class LoadedDrafterContext:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the drafter's name before a UsageError or an UnsupportedModelError of the block."""
+        """Put the drafter's name before a UsageError, or an UnsupportedModelError as DataError."""
         try:
             yield
         except UsageError as error:
@@ -297,7 +300,7 @@ class LoadedDrafterContext:
 
 
 def in_row(lm: LM, batch: Batch | None, order: int, cell: Cell) -> LM:
-    """Return `lm` with its passes in common with those of other rows, and scores of rank 0."""
+    """Return `lm` in a row of `batch`, if there is one, and with rank 0's scores if ranks share."""
     lm = lm if batch is None else BatchedLM(lm, batch, order)
     return InStepLM(lm) if cell.ranks > 1 else lm
 

@@ -133,7 +133,10 @@ class GrammarTokens:
         return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
-        """Return the first state of a grammar: compiled once, kept, and copied by its users."""
+        """Return the first state of a grammar, compiled once: users copy it. DataError: no grammar.
+
+        Of more than `MAX_GRAMMARS` the oldest is dropped.
+        """
         key = kind, text
         if key not in self._matchers:
             matcher = import_llguidance().LLMatcher(
@@ -222,7 +225,7 @@ class MatcherAutomaton:
 
 
 def refuse_error(matcher: Any) -> None:
-    """Raise if a matcher has failed, after which it allows nothing."""
+    """Raise DataError if a matcher has failed, after which it allows nothing."""
     if matcher.is_error():
         words = " ".join(str(matcher.get_error()).partition("<state>")[0].split())[:300]
         raise DataError(f"the grammar cannot be followed ({words}): expected a simpler one")

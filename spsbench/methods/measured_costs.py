@@ -46,7 +46,7 @@ def greatest_batch(sizes: Sequence[int]) -> Batch | None:
 
 
 def together(batch: Batch | None, calls: Sequence[Callable[[], Made]]) -> list[Made]:
-    """Return what calls make as rows of a batch; one alone runs without it."""
+    """Return what `calls` return, in their order: run as rows of `batch` if they are several."""
     if batch is None or len(calls) == 1:
         return [call() for call in calls]
     return [row.result for row in sorted(batch.run(calls), key=lambda row: row.number)]

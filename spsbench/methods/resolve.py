@@ -87,10 +87,10 @@ def resolve(
 
 
 def resolve_valid(requests: Iterable[CellRequest], resolver: Resolver = resolve) -> list[Cell]:
-    """Return the cells of the requests that are valid; logs what is left out, and why.
+    """Return the cells of the valid requests in order, each once; log what is left out, and why.
 
     Raises:
-        UsageError: none that drafts is valid.
+        UsageError: a request is not valid, and none of the valid ones drafts; the first reason.
     """
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}  # reason -> methods
@@ -173,7 +173,7 @@ def check_weights(cell: Cell, what: str) -> None:
 
 
 def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
-    """Return the request with a drafter for two vocabularies.
+    """Return the request with a drafter for two vocabularies, and note which.
 
     By shared tokens where the cell samples and they are many, else by strings. A requested verifier
     that cannot follow a draft by strings selects shared tokens.
@@ -191,7 +191,7 @@ def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
 
 
 def usual_rule(plan: Plan) -> str:
-    """Return the verifier for a plan where none is named."""
+    """Return the name of the verifier for a plan where none is named."""
     if plan.tree:
         return "match" if plan.drawn is Drawn.POINT else "traversal"
     return "sps" if plan.drawn is Drawn.IID else "match"

@@ -65,7 +65,10 @@ class LlamaCpp:
         return list(self._model.tokenize(content.encode(), special=True))
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Continue `ids` until a limit."""
+        """Continue `ids` as `request` says; return its `blocks` and `finish`: eos, stop or length.
+
+        Times of blocks count from `began`.
+        """
         import llama_cpp
 
         vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
@@ -137,7 +140,10 @@ class OpenVino:
         return [int(token) for token in encoded.data[0]]
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Continue `ids` until a limit."""
+        """Continue `ids` as `request` says; return its `blocks` and `finish`: eos, stop or length.
+
+        Times of blocks count from `began`.
+        """
         import numpy as np
         import openvino
 
@@ -188,7 +194,10 @@ ENGINES: dict[str, type[Any]] = {"llamacpp": LlamaCpp, "openvino": OpenVino}
 
 
 def serve_engine(name: str, options: dict[str, Any]) -> None:
-    """Load an engine, then answer each line of the standard input until its end."""
+    """Load an engine and write its version, then an answer to each line of the standard input.
+
+    Both directions are JSON, a line each; a failure is `error`, and one to load is the last line.
+    """
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer
 

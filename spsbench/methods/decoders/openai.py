@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -200,7 +201,7 @@ class OpenAiDecoder(Decoder):
         return replace(server, client=client)
 
     def _ask(self, server: Server, prompt: EnginePrompt, tokens: int, seed: int) -> Ask:
-        """Return the request, by ids if the server takes them; DataError: it takes no form."""
+        """Return the request, by ids if the server takes them; DataError: it takes neither form."""
         cell, usual = self._cell, WarpSettings()
         kind = constraint_kind(cell)
         warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}
@@ -231,7 +232,12 @@ class OpenAiDecoder(Decoder):
         )
 
     def _check(self, answer: Answer, most: int) -> None:
-        """Refuse an answer whose count, ids and text contradict each other; warn if cut."""
+        """Check that an answer's tokens, ids and text agree; warn once of texts that end early.
+
+        Raises:
+            DataError: no number of tokens, or ids of another text: this ends the run.
+            RefusedPromptError: another contradiction, or the API key in the text.
+        """
         where, hide = self._client.address, self._client.hide
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:
@@ -267,27 +273,27 @@ class OpenAiDecoder(Decoder):
             )
 
     def _rounds(self, answer: Answer, round_spans: list[PassTokens]) -> Iterator[Round]:
-        """Yield a round for each span, in order, with its ids; the last has finish and text."""
-        reason = answer.finish or "length"
-        stopped = answer.stopped_by is not None
-        usual = "stop" if stopped else "eos"
-        finish: Any = next((end for end in CUT if reason.lower() in ENDS[end]), usual)
-        ids, at = answer.ids, 0
+        """Yield a round for each span, in order, with its ids if there are any; one without spans.
+
+        The last has the finish, and the text where no tokenizer here decodes ids.
+        """
+        usual = "eos" if answer.stopped_by is None else "stop"
+        reason = (answer.finish or "length").lower()
+        finish: Any = next((end for end in CUT if reason in ENDS[end]), usual)
+        decodes = answer.ids is not None and self._tokenizer is not None
+        ids = iter(answer.ids or ())
         for number, span in enumerate(round_spans or [PassTokens(0, 0.0, passes=0)]):
             last = number >= len(round_spans) - 1
-            here = ids is not None and self._tokenizer is not None
-            tokens = [] if ids is None else ids[at : at + span.emitted]
-            at += span.emitted
             yield Round(
                 span.drafted,
                 span.tested,
                 span.accepted,
-                tokens,
+                list(islice(ids, span.emitted)),
                 None,
                 span.seconds,
                 finish if last else None,
                 passes=span.passes,
-                text=None if here else answer.text * last,
+                text=None if decodes else answer.text * last,
                 size=span.emitted,
             )
 

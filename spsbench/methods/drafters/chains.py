@@ -54,7 +54,10 @@ class ChainsDrafter(FrontierDrafter):
         self.shape = tuple(max(-1, slot - self.n) for slot in range(self.n * K_MAX))
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`."""
+        """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`.
+
+        A shared node is fed once for all of its chains.
+        """
         frontier, n = self._frontier, self.n
         frontier.settle(context)
         most = context.fit(n * k)

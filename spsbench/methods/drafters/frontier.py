@@ -168,7 +168,7 @@ class ChainFrontier(Frontier):
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
-        """Draw and feed n nodes by the engine's own loop; None: it has none, or rows are ruled."""
+        """Draw and feed n nodes by the engine's own loop; None: none, or rows depend on paths."""
         roll_out = getattr(self.lm, "roll_out", None)
         if roll_out is None or self._by_path is not None:
             return None

@@ -70,6 +70,7 @@ class HiddenReader(Frontier):
             self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
 
     def settle(self, context: Context) -> None:
+        """Drop the last draft's rows, and read the target's features of all new tokens at once."""
         if rows := self._kept(context):
             self._unread.append(rows)
         self._keep(self._read)

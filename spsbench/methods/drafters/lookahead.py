@@ -113,7 +113,11 @@ class LookaheadDrafter(Drafter):
 
 
 def _trie(grams: Sequence[tuple[int, ...]], depth: int, most: int) -> tuple[list[int], list[int]]:
-    """Return tokens and parents of the tree of these continuations, at most `most` nodes."""
+    """Return tokens and parents (-1: the root) of the first `most` nodes of a trie of `grams`.
+
+    Args:
+        depth: tokens of each that are taken.
+    """
     tokens: list[int] = []
     parents: list[int] = []
     seen: dict[tuple[int, ...], int] = {(): -1}

@@ -241,7 +241,10 @@ def drawn_as(siblings: str) -> Drawn:
 
 
 def parents_of(shape: str | int) -> list[int]:
-    """Return the parents of a tree of these widths, level by level; ValueError: none of a tree."""
+    """Return the parents (-1: the context) of a tree such as `3x2x1`, level by level.
+
+    ValueError: not such widths, or more than `MAX_NODES` nodes.
+    """
     widths = str(shape).split("x")
     if not all(width.isdecimal() and int(width) > 0 for width in widths):
         raise ValueError(f"shape is {shape!r}: expected widths from 1, as in 3x2x1")

@@ -46,7 +46,7 @@ class SuffixAutomaton:
         self.last, self._adding = ROOT, owner
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text, and count each suffix of it that ends with one."""
+        """Append tokens to the text; each counts for the longest `MOST_SUFFIXES` that it ends."""
         for token in tokens:
             state, counted = self.last, ROOT
             self.last = self._extended(token)

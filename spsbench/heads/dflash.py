@@ -83,7 +83,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         depth=depth,
         windows=windows(inner, depth, where),
         looks_ahead=bool(flat.get("sliding_window_non_causal", False)),
-        features=features(files, flat, theirs, (layers, depth)),
+        features=features(files, flat, theirs, layers, depth),
         target_width=read_size(flat, "target_hidden_size", where, layer.width),
         block=read_size(flat, "block_size", where, most=MANY, least=2),
         mask=read_size(flat, "mask_token_id", where, most=vocab - 1, least=0),
@@ -114,9 +114,18 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
 
 
 def features(
-    files: Files, flat: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
+    files: Files, flat: Mapping[str, Any], theirs: bool, layers: int | None, depth: int
 ) -> tuple[int, ...]:
-    """Return the hidden states that the head reads, by default DFlash's own for these depths."""
+    """Return the hidden states that the head reads: the user's, the file's, or DFlash's own.
+
+    Those are for a target of `layers` layers, or as many as the file says, and a head of `depth`.
+
+    Args:
+        theirs: the file is in the form of speculators, which numbers hidden states.
+
+    Raises:
+        UsageError: nobody says which, nor the target's layers.
+    """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):
         return chosen
@@ -125,16 +134,15 @@ def features(
         listed = [i + 1 for i in ids(flat.get("target_layer_ids"), where)]
     if listed:
         return tuple(listed)
-    layers = depths[0] if depths[0] is not None else flat.get("num_target_layers")
+    layers = flat.get("num_target_layers") if layers is None else layers
     if not isinstance(layers, int):
         raise UsageError(
             f"{files.folder} does not say which hidden states it reads: expected target_layer_ids "
             "in config.json. Write them there, counted from 0 as outputs of layers"
         )
-    draft_depth = depths[1]
-    if draft_depth == 1:
+    if depth == 1:
         return (layers // 2 + 1,)
-    return tuple(round(1 + i * (layers - 4) / (draft_depth - 1)) + 1 for i in range(draft_depth))
+    return tuple(round(1 + i * (layers - 4) / (depth - 1)) + 1 for i in range(depth))
 
 
 class DFlashNetwork(Marginal):

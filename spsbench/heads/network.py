@@ -80,10 +80,8 @@ class HeadModule(nn.Module):
         Args:
             embed: the target's own.
         """
-        embedded: Tensor = (
-            self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        )
-        return embedded
+        table: Rows = getattr(self, "embed_tokens", embed)
+        return table(tokens)
 
     def ranked(self, rows: Tensor, head: Rows) -> Tensor:
         """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows of `ids`.

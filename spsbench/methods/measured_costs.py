@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from spsbench.hardware.contention import read_clocks
-from spsbench.hardware.contention import was_disturbed as is_loaded
+from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.loop.batch import Batch
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Limits, Round, Schedule
 from spsbench.methods.build import LoadedDecoderContext
+from spsbench.methods.drafters.hybrid import THEN
 from spsbench.methods.resolve import resolve, warp_of
 from spsbench.methods.round_costs import DIGITS, RoundCosts, asks_for_costs, keep_costs, known_costs
 from spsbench.metrics.intervals import Floats
@@ -174,7 +174,7 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
         return
     before = read_clocks()
     costs = measured_costs(cell, loaded)
-    if is_loaded(before, read_clocks()):
+    if was_disturbed(before, read_clocks()):
         log.info("note: other work runs: the usual costs of a round are taken, none are measured")
         return
     keep_costs(cell, costs)
@@ -192,7 +192,7 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
     """
     drafter = cell.drafter
     if drafter.name == HYBRID:
-        drafter = parse_inner(str(dict(drafter.args).get("then", "model")))
+        drafter = parse_inner(str(dict(drafter.args).get("then", THEN)))
     drafting = cell.but(drafter=drafter, verifier=AUTO)
     text = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
     readings = []

@@ -5,7 +5,7 @@ Made to be the cheap one: `GrammarDrafter`, whose tokens are accepted with proba
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -20,48 +20,11 @@ from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import HYBRID, parse_inner
 
-
-@dataclass(frozen=True)
-class Hybrid:
-    """A drafter that uses `first`, by rule, where it finds `least` tokens, and `then` elsewhere."""
-
-    ranges: ClassVar = {"least": (1, 1 << 20)}
-
-    first: str = "suffix"
-    then: str = "model"
-    least: int = 3
-
-    @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
-        """Return the plan of both; ValueError: `first` samples, or both take `draft`."""
-        drafter = cls(**arguments)
-        first, then = drafter.first, drafter.then
-        plans = [plan_of(parse_inner(text)) for text in (first, then)]
-        if plans[0].drawn is not Drawn.POINT:
-            raise ValueError(f"{first} samples its drafts: expected a deterministic one first")
-        asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
-        if len(asking) > 1:
-            raise ValueError(f"{first} and {then} both take `draft`: expected one that does")
-        tree = any(plan.tree for plan in plans)
-        return Plan(
-            Drawn.IID if is_sampled(plans) else Drawn.POINT,
-            tree,
-            asking[0] if asking else Weights.NONE,
-            any(plan.target for plan in plans),
-        )
-
-    @classmethod
-    def open(cls, context: DrafterContext, **arguments: Any) -> "HybridDrafter":
-        """Open both."""
-        drafter = cls(**arguments)
-        parts = [
-            make("drafters", parse_inner(text), context) for text in (drafter.first, drafter.then)
-        ]
-        return HybridDrafter(*parts, least=drafter.least, vocab_size=context.vocab_size)
+FIRST, THEN = "suffix", "model"
 
 
 class HybridDrafter(Drafter):
-    """Two drafters, of which one drafts a round.
+    """A drafter that uses `first`, by rule, where it finds `least` tokens, and `then` elsewhere.
 
     Where `then` samples chains, the hybrid counts as sampled: a deterministic token is one-hot, and
     every verifier of sampled chains is exact. Where drafts may branch, all of them count as
@@ -69,6 +32,31 @@ class HybridDrafter(Drafter):
     """
 
     drawn: Drawn
+    ranges: ClassVar = {"least": (1, 1 << 20)}
+
+    @classmethod
+    def plan(cls, first: str = FIRST, then: str = THEN, **_: Any) -> Plan:
+        """Return the plan of both; ValueError: `first` samples, or both take `draft`."""
+        plans = [plan_of(parse_inner(text)) for text in (first, then)]
+        if plans[0].drawn is not Drawn.POINT:
+            raise ValueError(f"{first} samples its drafts: expected a deterministic one first")
+        asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
+        if len(asking) > 1:
+            raise ValueError(f"{first} and {then} both take `draft`: expected one that does")
+        return Plan(
+            Drawn.IID if is_sampled(plans) else Drawn.POINT,
+            any(plan.tree for plan in plans),
+            asking[0] if asking else Weights.NONE,
+            any(plan.target for plan in plans),
+        )
+
+    @classmethod
+    def open(
+        cls, context: DrafterContext, first: str = FIRST, then: str = THEN, least: int = 3
+    ) -> Self:
+        """Open both."""
+        parts = (make("drafters", parse_inner(text), context) for text in (first, then))
+        return cls(*parts, least=least, vocab_size=context.vocab_size)
 
     def __init__(self, first: Drafter, then: Drafter, *, least: int, vocab_size: int) -> None:
         self._first: Any = first
@@ -141,7 +129,7 @@ class Silence:
 
 def is_sampled(parts: Sequence[Any]) -> bool:
     """Return whether all of these drafters, or plans, are chains and the last one is sampled."""
-    return parts[-1].drawn is Drawn.IID and not any(each.tree for each in parts)
+    return parts[-1].drawn is Drawn.IID and not any(part.tree for part in parts)
 
 
 def room(drafter: Drafter, length: int, k: int) -> int:

@@ -31,18 +31,14 @@ class LadderFrontier(HiddenReader):
         self._stages: list[Any] = list(network.stages)
         self.deepest: int = len(self._stages)
         self._masks = CausalMasks(self._dtype, target.device, network.shape.window)
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self._waiting: list[Tensor] = []  # [<= 1, H] final rows that the next layer has not read
-        self._newest_tokens: list[int] = []  # as many as there are layers
 
     def _keep(self, length: int) -> None:
         for k, layer in enumerate(self._cache.layers):  # type: ignore[attr-defined]
             layer.keep(max(0, length - k))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._start_anew()
+        self._waiting: list[Tensor] = []  # [<= 1, H] final rows that the next layer has not read
+        self._newest_tokens: list[int] = []  # as many as there are layers
         super().begin(prompt, prefill)
 
     def _run_stage(self, k: int, start: int, features: Tensor, tokens: Tensor) -> Tensor:

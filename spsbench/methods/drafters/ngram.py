@@ -7,7 +7,7 @@ a round costs O(new tokens), not O(text).
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar, Self
 
@@ -120,23 +120,19 @@ class NgramDrafter(RuleDrafter):
     min_n: int = 2
     match: str = "longest"
     source: str = "text"
-    _ends: dict[Gram, int] = field(default_factory=dict, init=False, repr=False)
-    _after: defaultdict[Gram, dict[int, tuple[int, int]]] = field(
-        default_factory=lambda: defaultdict(dict), init=False, repr=False
-    )  # n-gram -> next token -> how often, and where last; of `frequent` alone
-    _indexed: int = field(default=0, init=False, repr=False)  # tokens whose n-grams are in _ends
-    _text: Sequence[int] = field(default=(), init=False, repr=False)  # which begins with these
-    _prompt: int = field(default=0, init=False, repr=False)  # its tokens
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_n <= self.n:
             raise ValueError(f"n is {self.n}, min_n {self.min_n}: expected 1 <= min_n <= n")
-        for name, given, known in (
-            ("match", self.match, MATCHES),
-            ("source", self.source, SOURCES),
-        ):
-            if given not in known:
-                raise ValueError(f"{name} is {given!r}: expected one of {', '.join(known)}")
+        for name, words in (("match", MATCHES), ("source", SOURCES)):
+            if (word := getattr(self, name)) not in words:
+                raise ValueError(f"{name} is {word!r}: expected one of {', '.join(words)}")
+        self._ends: dict[Gram, int] = {}
+        self._after: defaultdict[Gram, dict[int, tuple[int, int]]] = defaultdict(dict)
+        # n-gram -> next token -> how often, and where last; of `frequent` alone
+        self._indexed = 0  # tokens whose n-grams are in _ends
+        self._text: Sequence[int] = ()  # which begins with these
+        self._prompt = 0  # its tokens
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         read = self._indexed + 1

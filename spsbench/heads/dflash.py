@@ -66,11 +66,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     layer = as_filed(headers, layer_shape(inner, where))
     depth = layers_in(headers, inner, where)
     coupled = config.get("speculators_model_type") == "dspark" or MARKOV in headers
-    rank = (
-        read_size(flat, "markov_rank", where, 256)
-        if coupled and flat.get("markov_rank") != 0
-        else 0
-    )
+    rank = read_size(flat, "markov_rank", where, 256, least=0) if coupled else 0
     kind = str(flat.get("markov_head_type") or "vanilla")
     if rank and kind not in COUPLINGS:
         raise DataError(

@@ -51,10 +51,8 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
         config: config of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers.
         where: the file, for messages.
     """
-    width, heads = (
-        read_size(config, "hidden_size", where),
-        read_size(config, "num_attention_heads", where),
-    )
+    width = read_size(config, "hidden_size", where)
+    heads = read_size(config, "num_attention_heads", where)
     check_kind(config, where)
     kind = str(config.get("model_type") or "llama")
     act = str(config.get("hidden_act", "silu"))

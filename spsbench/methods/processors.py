@@ -82,10 +82,7 @@ def words_of(
     words: dict[Path, None] = {}
     for word in settings.bad_words:
         where = f"`bad_words` {word!r}"
-        alone, spaced = (
-            encode_bare(word, tokenizer, where),
-            encode_bare(f" {word}", tokenizer, where),
-        )
+        alone, spaced = (encode_bare(t, tokenizer, where) for t in (word, f" {word}"))
         if not alone or (len(alone) == 1 and alone[0] in eos):
             what = "has no tokens" if not alone else "is the end of a text"
             raise DataError(f"{where} {what}: expected a word. Leave it out")

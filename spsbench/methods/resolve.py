@@ -181,9 +181,8 @@ def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
     named = request.verifier
     needs_probs = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
     shared = needs_probs or (request.temperature > 0 and both.overlap.text >= LARGE)
-    drafter = SHARED if shared else STRINGS
+    drafter, other = (SHARED, STRINGS) if shared else (STRINGS, SHARED)
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
-    other = STRINGS if shared else SHARED
     log.info(
         f"note: drafting {ways[drafter]} (`drafter` {drafter}); {ways[other]}: `drafter` {other}"
     )

@@ -61,10 +61,8 @@ class EngineProcess:
             raise MissingError(
                 f"no interpreter {python} ({PYTHON}: {error.strerror}): expected one. Set it"
             ) from error
-        self._input, self._output = (
-            cast("IO[bytes]", self._process.stdin),
-            cast("IO[bytes]", self._process.stdout),
-        )
+        self._input = cast("IO[bytes]", self._process.stdin)
+        self._output = cast("IO[bytes]", self._process.stdout)
         with announce_if_slow(f"loading {options['path']} in {name}"):
             answer = self._answer()
         if "error" in answer:

@@ -164,10 +164,8 @@ class OpenVino:
 
         end = self._tokenizer.get_eos_token_id()  # -1: none, which the pipeline refuses
         config = genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos = (
-            request["tokens"],
-            request["ignore_eos"] or end < 0,
-        )
+        config.max_new_tokens = request["tokens"]
+        config.ignore_eos = request["ignore_eos"] or end < 0
         config.set_eos_token_id(max(end, 0))
         config.rng_seed, config.stop_strings = request["seed"], set(request["stop"])
         if request["temperature"] > 0:

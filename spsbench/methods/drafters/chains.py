@@ -69,10 +69,8 @@ class ChainsDrafter(FrontierDrafter):
         at, ends, logits = [-1], {-1: list(range(n))}, frontier.root(context)  # chains at each node
         for depth in range(k):
             probs = context.warp(logits)  # [R, V]
-            going = self._going(
-                probs, confidence_probs(context.warp, logits, probs), at, ends, go_on
-            )
-            going = going[: most - len(tokens)]
+            sure = confidence_probs(context.warp, logits, probs)
+            going = self._going(probs, sure, at, ends, go_on)[: most - len(tokens)]
             if not going:
                 break
             rows = send(torch.tensor([r for r, _ in going]), probs.device)

@@ -1,5 +1,6 @@
 """Draft models with another tokenizer: by shared tokens (TLI), or by strings (SLEM)."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -80,7 +81,7 @@ class SharedTokensDrafter(Drafter):
         tokens: list[Tensor] = []
         draft_probs: list[Tensor] = []
         if feed is not None and k > 0:
-            k = self._text.room(self._text.length, k)
+            k = self._text.room(k)
             u = noise.uniform(Purpose.DRAFT, k)
             for i in range(k):
                 logits = self._restricted(self._text.logits(feed))
@@ -148,11 +149,7 @@ class StringDrafter(Drafter):
         self._fed = []
         target_ids: list[int] = []
         draft_ids: list[int] = []
-        most = (
-            self._text.room(self._text.length, MAX_DRAFT_TOKENS_PER_TOKEN * k)
-            if feed is not None
-            else 0
-        )
+        most = 0 if feed is None else self._text.room(MAX_DRAFT_TOKENS_PER_TOKEN * k)
         passes = 0
         while feed is not None and len(target_ids) < k and len(draft_ids) < most:
             batch = min(k - len(target_ids), most - len(draft_ids))
@@ -190,6 +187,7 @@ class OwnTokens:
 
     def __init__(self, lm: LM, translator: Translator) -> None:
         self.lm, self.translator = lm, translator
+        self._limit = sys.maxsize if lm.limit is None else lm.limit
         self._cached: list[int] = []
         self._pending: list[int] = []  # tokens of the text that are not fed yet
 
@@ -199,7 +197,7 @@ class OwnTokens:
         self.lm.commit(0)
         self._cached, self._pending = [], []
         ids = self.translator.follow(prompt)
-        if ids and self.room(len(ids), 1):
+        if ids and len(ids) <= self._limit:
             self.lm.append(torch.tensor(ids[:-1], dtype=torch.int64), keep=0)
             self._cached = ids[:-1]
 
@@ -215,7 +213,7 @@ class OwnTokens:
         self._cached += drafted
         self._pending = []
         ids = self.translator.follow(tokens)
-        if not ids or not self.room(len(ids), 1):
+        if not ids or len(ids) > self._limit:
             return None
         kept = min(common_prefix(self._cached, ids), len(ids) - 1)
         self.lm.commit(kept)
@@ -229,12 +227,6 @@ class OwnTokens:
         self._pending = []
         return logits
 
-    def room(self, length: int, k: int) -> int:
-        """Return how many of `k` tokens fit after `length` of them; the last is never fed."""
-        limit = self.lm.limit
-        return k if limit is None else max(0, min(k, limit - length + 1))
-
-    @property
-    def length(self) -> int:
-        """Return the number of tokens of the text."""
-        return len(self._cached) + len(self._pending)
+    def room(self, k: int) -> int:
+        """Return how many of `k` tokens fit after the aligned text; the last is never fed."""
+        return min(k, self._limit - len(self._cached) - len(self._pending) + 1)

@@ -87,7 +87,11 @@ class TreeRejection:
             probs, total = self._probs(nodes, rank)  # P = probs / total
             chance = mass / probs.gather(1, tokens)[:, 0] * total
             torch.addcmul(before, probs, -(scale / total)[:, None], out=left).clamp_(min=0)
-        self._set(nodes, chance.nan_to_num(0.0).clamp(max=1.0))
+        chance = chance.nan_to_num(0.0).clamp(max=1.0)
+        if nodes[-1] - nodes[0] == len(nodes) - 1:
+            self.chance[nodes[0] + 1 : nodes[-1] + 2] = chance
+        else:
+            self.chance.index_copy_(0, send(to_int64(nodes), chance.device) + 1, chance)
         excess = (left.sum(-1) / scale).where(possible, 0.0)
         room = excess + (1 - self.weight[here])
         # Without room the two are equal: only rounding refuses there.
@@ -103,14 +107,6 @@ class TreeRejection:
         drawn = take_rows(self.draft.tokens, [node for some in before for node in some])
         probs = probs.scatter(1, drawn.view(len(nodes), rank), 0.0)
         return probs, probs.sum(-1)
-
-    def _set(self, nodes: Sequence[int], chance: Tensor) -> None:
-        """Store the acceptance probabilities of `nodes`."""
-        if nodes[-1] - nodes[0] == len(nodes) - 1:
-            self.chance[nodes[0] + 1 : nodes[-1] + 2] = chance
-        else:
-            places = send(to_int64(nodes), chance.device) + 1
-            self.chance.index_copy_(0, places, chance)
 
     def probs_at(self, end: Tensor) -> Tensor:
         """Return [V], the weights of the token after row `end` []: the leftover; q below a leaf."""

@@ -157,9 +157,6 @@ class GrammarDrafter(Drafter):
         constraint = context.constraint
         output = constraint.output(context.tokens)
         tokens: list[int] = []
-        while len(tokens) < k:
-            token = constraint.only((*output, *tokens))
-            if token is None:
-                break
+        while len(tokens) < k and (token := constraint.only((*output, *tokens))) is not None:
             tokens.append(token)
         return Draft(torch.tensor(tokens, dtype=torch.int64), None)

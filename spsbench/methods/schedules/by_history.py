@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -225,21 +226,18 @@ class Goodput(Schedule):
             self._table, self._drafter = lookup_costs(self.costs, self.arm, self.batch)
         elif self.batch > 1:
             raise ValueError(f"batch is {self.batch}: expected costs, a table that has batches")
-        self._by_context: dict[int, list[float]] = {}
+        self._costs = cache(self._priced)
 
     def k(self, history: Sequence[Round]) -> int:
         alpha = self._sums(history).alpha(self.alpha, PRIOR)
-        return best_k(alpha, self._costs(self._written(history)))
-
-    def _costs(self, written: int) -> list[float]:
-        """Return the cost of a round of each K, from 0, after `written` tokens."""
-        step = 0 if self._table is None else written // STEP
-        if step not in self._by_context:
-            self._by_context[step] = self._priced(self.context + step * STEP)
-        return self._by_context[step]
+        written = 0 if self._table is None else self._written(history)
+        return best_k(alpha, self._costs(self.context + written // STEP * STEP))
 
     def _priced(self, context: int) -> list[float]:
-        """Return the costs of rounds of K = 0 to `most`: in passes, or in seconds of the table."""
+        """Return the costs of rounds of K = 0 to `most` after `context` tokens.
+
+        In passes, or in seconds of the table.
+        """
         table, ks = self._table, range(1, self.most + 1)
         if table is None:
             return [1.0, *(1.0 + self.fixed + k * self.draft + self._rows[k] for k in ks)]

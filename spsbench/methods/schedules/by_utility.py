@@ -78,12 +78,13 @@ class Utility(Schedule):
 
     def _after(self, phase: Phase, turn: Round) -> Phase:
         """Return the phase after a round: the same with its sums, or at its end the next one."""
+        cost = turn.seconds if self.by_clock else 1.0 + turn.drafted * (self.draft + self.row)
         phase = replace(
             phase,
             left=phase.left - 1,
             rounds=phase.rounds + 1,
             tokens=phase.tokens + turn.emitted,
-            cost=phase.cost + self._cost(turn),
+            cost=phase.cost + cost,
         )
         if phase.left:
             return phase
@@ -91,11 +92,6 @@ class Utility(Schedule):
             return self._tried(phase)
         plain = phase.plain if phase.k else phase.cost / phase.rounds
         return Phase(phase.k or self.start, self.test, plain=plain, misses=phase.misses)
-
-    def _cost(self, turn: Round) -> float:
-        if self.by_clock:
-            return turn.seconds
-        return 1.0 + turn.drafted * (self.draft + self.row)
 
     def _tried(self, phase: Phase) -> Phase:
         """Return the phase after a trial of K: a trial of a neighbour, or the best K or 0 set."""

@@ -182,7 +182,7 @@ def recognise_head(
             f"`draft` {names[1]} with `drafter` {drafter}: that is a head of {family.name}. "
             "Leave `drafter` out"
         )
-    if files.pickled and not allow_pickle:
+    if files.paths[0].suffix != ".safetensors" and not allow_pickle:
         raise DataError(
             f"only pickled weights such as {files.paths[0].name} ({folder}): expected safetensors, "
             "as a pickle can run code. Convert the head, or trust its author with `allow_pickle`"

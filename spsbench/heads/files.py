@@ -29,11 +29,6 @@ class Files:
     overrides: Mapping[str, Any] = field(default_factory=dict)  # a user's answers
 
     @property
-    def pickled(self) -> bool:
-        """Return whether the weights are in a pickle."""
-        return self.paths[0].suffix != ".safetensors"
-
-    @property
     def where(self) -> str:
         """Return the path of the config, for messages."""
         return str(self.folder / "config.json")

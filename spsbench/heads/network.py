@@ -245,12 +245,10 @@ def load_network(head: Any, target: TargetParts) -> Any:
 
 def shares_embeddings(embeddings: Tensor, target: TargetParts) -> bool:
     """Return whether a head's own `embeddings` [V, H] are a copy of the target's."""
-    rows = torch.arange(len(embeddings), device=target.device)
-    if len(embeddings) > target.vocab_size:  # the rest are rows of padding
-        rows = rows[: target.vocab_size]
-    theirs = target.embed(rows)
+    size = min(len(embeddings), target.vocab_size)  # the rest are rows of padding
+    theirs = target.embed(torch.arange(size, device=target.device))
     return theirs.shape[1] == embeddings.shape[1] and torch.equal(
-        theirs.to(embeddings.dtype), embeddings[: len(rows)].to(theirs.device)
+        theirs.to(embeddings.dtype), embeddings[:size].to(theirs.device)
     )
 
 

@@ -73,11 +73,6 @@ class EngineProcess:
             )
         self.version = str(answer["version"])
 
-    @property
-    def running(self) -> bool:
-        """Return whether the process can be asked."""
-        return self._process.poll() is None
-
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a request; RefusedPromptError: an error; UnavailableError: none."""
         with suppress(BrokenPipeError):
@@ -166,7 +161,7 @@ class EngineDecoder(Decoder):
             "threads": threads,
         }
         key = json.dumps([cls.engine, options, os.environ.get(PYTHON)])
-        if key not in _RUNNING or not _RUNNING[key].running:
+        if key not in _RUNNING or _RUNNING[key]._process.poll() is not None:
             _RUNNING[key] = EngineProcess(cls.engine, options, timeout)
         return cls(context.cell, context.tokenizer, _RUNNING[key])
 

@@ -75,8 +75,7 @@ class OpenAiDecoder(Decoder):
         retries: int = 3,
     ) -> Self:
         """Return a decoder over a client of `url`, or of `baseline` at K = 0; nothing is sent."""
-        plain = context.cell.k == 0
-        other = plain and baseline
+        other = context.cell.k == 0 and baseline
         limits = HttpLimits(timeout=timeout, retries=retries)
         client = Client(baseline if other else url, BASELINE_KEY if other else KEY, limits)
         batch = context.batch if isinstance(context.batch, RequestBatch) else None

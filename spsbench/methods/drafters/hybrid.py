@@ -92,7 +92,9 @@ class HybridDrafter(Drafter):
         if enough or not len(by_model.tokens):
             draft = replace(by_rule, by_rule=len(by_rule.tokens) > 0)
             if draft.by_rule and self.drawn is Drawn.IID:
-                draft = replace(draft, probs=self._certain(draft.tokens))
+                one_hot = torch.zeros(len(draft.tokens), self._vocab_size, device=self._device)
+                one_hot.scatter_(1, send(draft.tokens, self._device)[:, None], 1.0)
+                draft = replace(draft, probs=one_hot)
         if self.drawn is Drawn.IID:
             return draft
         return replace(draft, probs=None, drawn=Drawn.POINT)
@@ -104,11 +106,6 @@ class HybridDrafter(Drafter):
             mine if len(mine[:k]) >= min(self._least, k) or not other else other
             for mine, other, k in zip(first, then, ks, strict=True)
         ]
-
-    def _certain(self, tokens: Tensor) -> Tensor:
-        """Return [N, V], the one-hot rows of deterministic tokens."""
-        probs = torch.zeros(len(tokens), self._vocab_size, device=self._device)
-        return probs.scatter_(1, send(tokens, self._device)[:, None], 1.0)
 
 
 def looks_up(drafter: Drafter) -> bool:

@@ -97,10 +97,8 @@ class Payoff(Schedule):
         """Return the state after a round; a trial of the model that does not pay begins a wait."""
         counts, nothing = outcome(turn), (0, 0)
         by_model = turn.drafted != 0 and not turn.by_rule
-        waited = max(0, state.wait - 1)
-        state = state._replace(
-            rule=state.rule.after(counts if turn.by_rule else nothing, self.decay), wait=waited
-        )
+        rule = state.rule.after(counts if turn.by_rule else nothing, self.decay)
+        state = state._replace(rule=rule, wait=max(0, state.wait - 1))
         if not by_model:
             return state
         model = state.model.after(counts, self.decay)

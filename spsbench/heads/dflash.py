@@ -94,7 +94,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Return how many tokens before the block each layer attends to; 0 = all."""
+    """Return how many tokens before the block each layer sees; 0: all. DataError: not as many."""
     kinds = config.get("layer_types") or ["full_attention"] * depth
     if len(set(kinds)) == 1:
         kinds = kinds[:1] * depth
@@ -183,7 +183,7 @@ class DFlashNetwork(Marginal):
         return normed
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
-        """Return [block, past + block], which rows a windowed layer sees; None: all."""
+        """Return [block, past + block] bool, what rows of a windowed layer see; None: all."""
         if not window:
             return None
         size = self.shape.block

@@ -122,7 +122,7 @@ def writer(files: Files) -> str:
 
 
 def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
-    """Refuse what a file of speculators leaves open, unless the user has answered it."""
+    """Raise UsageError for what a file of speculators leaves open and the user does not answer."""
     where = files.where
     if "norm_before_residual" not in files.config and "residual" not in files.overrides:
         raise UsageError(

@@ -33,7 +33,7 @@ SGLANG_EAGLE3: Renames = ((r"stack\.0\.", "midlayer."), (r"stack\.", "layers."))
 
 
 def converter(engine: str, family: str, folder: Path) -> Convert:
-    """Return the function that gives heads of `family` the form of `engine`."""
+    """Return the function that gives heads of `family` the form of `engine`; DataError: none."""
     if (engine, family) in CONVERTERS:
         return CONVERTERS[engine, family]
     remedy = "expected a draft model, the only drafter of transformers' generate(). Train one"

@@ -133,6 +133,9 @@ def family_of(folder: Path) -> str | None:
     """Return the drafter of the head in `folder`; None if it is no head, or inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
+
+    Raises:
+        SpsError: a head that cannot be read, or of an unknown family.
     """
     try:
         files = open_files(folder)
@@ -158,7 +161,7 @@ def recognise_head(
     overrides: Mapping[str, Any],
     allow_pickle: bool,
 ) -> tuple[Files, Family]:
-    """Recognise the head in `folder`, before torch is imported.
+    """Return files and family of the head in `folder`, before torch is imported.
 
     Args:
         folder: folder of the head.
@@ -166,6 +169,10 @@ def recognise_head(
         drafter: that is to read it.
         overrides: arguments of that drafter, which resolve what the file leaves open.
         allow_pickle: whether its weights may be a pickle.
+
+    Raises:
+        DataError: no head that is known, one for another target, or a pickle that is not allowed.
+        UsageError: a head of another drafter.
     """
     files = open_files(folder, overrides)
     family = family_in(files)

@@ -52,7 +52,7 @@ class Files:
 
 
 def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> Files:
-    """Read the config and the tensor headers of a folder, without running a pickle."""
+    """Read config and tensor headers of a folder, running no pickle; SpsError: no such files."""
     config = read_config(folder)
     paths = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
@@ -162,7 +162,7 @@ def read_object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str,
 
 
 def check_kind(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a `model_type` that neither heads nor transformers' models have; none is allowed."""
+    """Raise DataError for a `model_type` of neither heads nor transformers; none at all passes."""
     kind = config.get("model_type")
     if kind is None:
         return

@@ -63,7 +63,10 @@ def read_head(
     Args:
         folder: folder of the head.
         target: config of the target; empty where it is not known.
-        names, drafter, overrides, allow_pickle: as of `recognised`.
+        names, drafter, overrides, allow_pickle: as of `recognise_head`.
+
+    Raises:
+        SpsError: no head of that drafter, or one that does not fit the target.
     """
     files, family = recognise_head(
         folder, names=names, drafter=drafter, overrides=overrides, allow_pickle=allow_pickle
@@ -129,7 +132,7 @@ def rewire(head: Head, flags: Mapping[str, str], layers: int) -> Head:
 
 
 def by_parameter(files: Files, family: Family) -> dict[str, str]:
-    """Return parameter -> the tensor that is it, of all that are read."""
+    """Return parameter -> its tensor, of all that are read; DataError: two are one parameter."""
     named: dict[str, str] = {}
     layers = prediction_layers(files) if family.inside else []
     for name in files.headers:
@@ -145,7 +148,11 @@ def by_parameter(files: Files, family: Family) -> dict[str, str]:
 def check_tensors(
     files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
-    """Return the tensors that are read; none may be missing, unknown, or of another shape."""
+    """Return parameter -> tensor of all that are read, without copies of tied ones.
+
+    Raises:
+        DataError: a tensor is missing, unknown, or of another shape.
+    """
     shapes = {name: tuple(weight.shape) for name, weight in network.released().items()}
     shape: Any = network.shape
     rows = getattr(shape, "draft_vocab", shape.vocab)
@@ -191,7 +198,7 @@ def check_tensors(
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:
-    """Return the name that a missing tensor would have in the file, by one beside it."""
+    """Return the name that a missing tensor would have in the file, by one beside it, if any."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
         front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])
@@ -205,7 +212,7 @@ def as_written(parameter: str, named: Mapping[str, str]) -> str:
 def check_head_target(
     head: Head, sizes: Mapping[str, Any], layers: int | None, target: str, name: str
 ) -> None:
-    """Refuse a head that was trained for another target.
+    """Raise DataError for a head that was trained for a target of other sizes.
 
     Args:
         head: without weights.

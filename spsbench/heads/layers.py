@@ -45,7 +45,7 @@ class LayerShape:
 
 
 def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
-    """Return the shape of the layers that `config` describes.
+    """Return the shape of the layers that `config` describes; DataError: none that is known.
 
     Args:
         config: config of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers.

@@ -129,7 +129,7 @@ class HeadNetwork(HeadModule):
 
     @torch.inference_mode()
     def steps(self, every: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:
-        """Run the passes of several texts as one; each brings the arguments of `step`."""
+        """Run the passes of several texts as one: arguments of `step` -> its result, in order."""
         if len(every) == 1:
             return [self.step(*every[0])]
         *rows, places, caches, sees = zip(*every, strict=True)
@@ -266,6 +266,7 @@ def known_ids(
     """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
 
     `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be padding without a token.
+    None: there is no such map. DataError: it leads outside.
     """
     weights = dict(tensors)
     offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)
@@ -282,7 +283,7 @@ def known_ids(
 
 
 def map_ids(ids: Tensor, vocab: int) -> Tensor:
-    """Return the [Vd] target tokens of a reduced vocabulary."""
+    """Return `ids` [Vd], target tokens of a reduced vocabulary; DataError: outside, or twice."""
     if not bool(((ids >= 0) & (ids < vocab)).all()) or len(set(ids.tolist())) < len(ids):
         raise DataError(
             f"token_map does not lead into a vocabulary of {vocab}: expected each row's token, "

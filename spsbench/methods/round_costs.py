@@ -76,7 +76,7 @@ def with_costs(cell: CellRequest) -> CellRequest:
 
 
 def _card(cell: CellRequest) -> str | None:
-    """Return the name of the GPU that the target runs on, which alone imports torch."""
+    """Return the name of the GPU that the target runs on; None: no GPU, and torch stays out."""
     device = "cpu" if cell.target is None else cell.target.device
     if device == "cpu":
         return None

@@ -226,7 +226,7 @@ def config_of(
     padding: Sequence[int] = (),
     processors: Processors | None = None,
 ) -> GenerationConfig:
-    """Translate the cell's sampling to a generation config; ids of `padding` are never drawn."""
+    """Return the sampling as a generation config; ids of `padding` are never drawn."""
     sampling: dict[str, Any] = {"do_sample": False}
     if warp.temperature > 0:
         sampling = {"do_sample": True, **asdict(warp)}

@@ -272,7 +272,7 @@ class HeadFrontier(HiddenReader):
         return self._noted(nodes, outputs)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        """Return n drafted tokens and their features by one program; None: none fits."""
+        """Return n drafted tokens and the logits [n, V] after each, by one program; None: none."""
         features, n = self._after([-1]), len(u)
         if self._window is not None and self._read + n > self._window:
             return None  # a program of one row has no mask

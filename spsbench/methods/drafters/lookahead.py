@@ -62,7 +62,7 @@ class LookaheadDrafter(Drafter):
         return Draft(torch.tensor(tokens, dtype=torch.int64), None, above, scored_only=scored)
 
     def _add_window(self, tokens: list[int], parents: list[int]) -> None:
-        """Append level 0, then each column under its cell."""
+        """Append the window to a draft's nodes: level 0, then each column under its cell."""
         first = len(tokens)
         for i, column in enumerate(self._columns):
             tokens.append(column[0])

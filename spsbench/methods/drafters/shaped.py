@@ -97,7 +97,7 @@ class ShapedDrafter(FrontierDrafter):
     def _child_counts(
         self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """Return how many children each node gets; 0 where `go_on` refuses its probs."""
+        """Return how many children each node gets, as far as they exist and `go_on` lets."""
         sure = confidence_probs(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:

@@ -251,7 +251,7 @@ Tokens of one place are distinct.
 
 
 def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
-    """Follow the likeliest token up to `depth` times, until the path's chance is below `least`."""
+    """Return the chain of likeliest tokens to `depth`, or while its chance is at least `least`."""
     tokens: list[int] = []
     chances: list[float] = []
     place, chance = root, 1.0
@@ -269,7 +269,7 @@ def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0
 def tree(
     root: Place, followers: Followers[Place], depth: int, nodes: int, least: float = 0.0
 ) -> Grown:
-    """Add the likeliest candidate of all until there are `nodes`, or none is left.
+    """Return the tree that grows by the likeliest candidate of all to `nodes`, or fewer.
 
     Args:
         followers: as `Followers`, with likeliest tokens first.

@@ -216,11 +216,11 @@ def to_round_costs(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     Args:
         seconds: (of drafting, of the rest of a round) by drafted tokens, at least for 0, 1 and 2.
     """
-    drafting, rest = zip(*seconds, strict=True)
-    plain, first, deepest = rest[0], rest[1], len(seconds) - 1
+    drafting, others = zip(*seconds, strict=True)
+    plain, first, deepest = others[0], others[1], len(seconds) - 1
     token = max(0.0, (drafting[-1] - drafting[1]) / (deepest - 1))
-    second = max(0.0, rest[2] - first)
-    rows = accumulate((second + max(0.0, time - first) for time in rest[1:]), max)
+    second = max(0.0, others[2] - first)
+    rows = accumulate((second + max(0.0, time - first) for time in others[1:]), max)
     fixed = max(0.0, drafting[1] - token) + max(0.0, first - plain - second)
     draft, fixed, *row = (round(cost / plain, DIGITS) for cost in (token, fixed, *rows))
     return RoundCosts(draft, tuple(row), fixed)

@@ -101,10 +101,10 @@ class ChainsDrafter(FrontierDrafter):
         self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
         """Return (row, chain) of the chains that go on: one where one token is possible."""
-        there = (probs > 0).sum(-1).tolist()
+        possible = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)
             for r, node in enumerate(at)
             if go_on(sure[r])
-            for chain in (ends[node] if there[r] > 1 else ends[node][:1])
+            for chain in (ends[node] if possible[r] > 1 else ends[node][:1])
         ]

@@ -86,10 +86,10 @@ class CopyDrafter(RuleDrafter):
 
         text = decode(prompt)
         start, end = 0, len(text)
-        if self._after and (found := text.rfind(self._after)) >= 0:
-            start = found + len(self._after)
-        if self._before and (found := text.find(self._before, start)) >= 0:
-            end = found
+        if self._after and (place := text.rfind(self._after)) >= 0:
+            start = place + len(self._after)
+        if self._before and (place := text.find(self._before, start)) >= 0:
+            end = place
         ends = range(len(prompt) + 1)
         first = bisect_left(ends, start, key=lambda n: len(decode(prompt[:n])))
         last = bisect_right(ends, end, key=lambda n: len(decode(prompt[:n]))) - 1

@@ -207,8 +207,8 @@ class Arguments:
     @classmethod
     def plan(cls, **arguments: Any) -> Plan:
         """Return the plan for these arguments."""
-        made: Any = cls(**arguments)
-        return Plan(made.drawn, made.tree, made.weights, made.uses_target)
+        drafter: Any = cls(**arguments)
+        return Plan(drafter.drawn, drafter.tree, drafter.weights, drafter.uses_target)
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:

@@ -65,12 +65,12 @@ class RecyclingDrafter(LookUpDrafter):
         self._rows: ChainMap[int, list[int]] = ChainMap()  # token -> candidates, likeliest first
         self._hits: list[int] = []  # by rank, and of tokens that were looked up at all
         self._looked_up = 0
-        self._known = 0  # tokens of the text when the last draft was made
+        self._drafted_at = 0  # tokens of the text when the last draft was made
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._rows = ChainMap() if self.earlier is None else self.earlier.begin(prompt)
         self._hits = [0] * self._width
-        self._looked_up, self._known = 0, len(prompt)
+        self._looked_up, self._drafted_at = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Learn from the last pass, then follow the rows from the newest token, up to `k` deep."""
@@ -78,7 +78,7 @@ class RecyclingDrafter(LookUpDrafter):
         if context.last is not None:
             self._count_hits(x)
             self._learn(context.last, x)
-        self._known = len(x)
+        self._drafted_at = len(x)
         shares = self._shares()
 
         def followers(token: int) -> list[tuple[float, int, int]]:
@@ -98,11 +98,11 @@ class RecyclingDrafter(LookUpDrafter):
         tokens, candidates = host[:n], [host[i : i + width] for i in range(n, len(host), width)]
         for node in (*(i for i in range(n) if i not in last.kept), *last.kept):
             self._rows[tokens[node]] = candidates[node + 1]
-        self._rows[x[self._known - 1]] = candidates[0]
+        self._rows[x[self._drafted_at - 1]] = candidates[0]
 
     def _count_hits(self, x: Sequence[int]) -> None:
         """Count the ranks at which the new tokens were in the rows."""
-        for before, token in zip(x[self._known - 1 :], x[self._known :], strict=False):
+        for before, token in zip(x[self._drafted_at - 1 :], x[self._drafted_at :], strict=False):
             row = self._rows.get(before)
             if row is not None:
                 self._looked_up += 1

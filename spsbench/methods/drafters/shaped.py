@@ -101,10 +101,10 @@ class ShapedDrafter(FrontierDrafter):
         sure = confidence_probs(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
-            there = (probs > 0).sum(-1).tolist()
+            possible = (probs > 0).sum(-1).tolist()
             if self.drawn is Drawn.IID:  # one child is enough where a token is sure
-                there = [most if n > 1 else n for most, n in zip(counts, there, strict=True)]
-            counts = [min(most, n) for most, n in zip(counts, there, strict=True)]
+                possible = [most if n > 1 else n for most, n in zip(counts, possible, strict=True)]
+            counts = [min(most, n) for most, n in zip(counts, possible, strict=True)]
         return [most if go_on(sure[r]) else 0 for r, most in enumerate(counts)]
 
     def _draw(

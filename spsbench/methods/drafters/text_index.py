@@ -52,16 +52,16 @@ class SuffixAutomaton:
             self.last = self._extended(token)
             self._added += 1
             for _ in range(MOST_SUFFIXES):
-                there = self._next[state][token]
-                if there != counted:
-                    counted = there
-                    self._count[there] += 1
-                    if self._owner[there] != self._adding:
-                        self._owner[there] = None
-                    self._newest[there] = self._added
+                reached = self._next[state][token]
+                if reached != counted:
+                    counted = reached
+                    self._count[reached] += 1
+                    if self._owner[reached] != self._adding:
+                        self._owner[reached] = None
+                    self._newest[reached] = self._added
                 self._after[state] += 1
                 best = self._best[state]
-                if best < 0 or self._count[there] >= self._count[self._next[state][best]]:
+                if best < 0 or self._count[reached] >= self._count[self._next[state][best]]:
                     self._best[state] = token
                 state = self._link[state]
                 if state < 0:
@@ -73,10 +73,10 @@ class SuffixAutomaton:
         Among equally frequent tokens the one that followed last comes first. []: nothing followed.
         """
         after = [edge for edge in self._next[state].items() if not self._hides(edge[1])]
-        total = sum(self._count[there] for _, there in after)
+        total = sum(self._count[reached] for _, reached in after)
         return [
-            (self._count[there] / total, token, there)
-            for token, there in sorted(
+            (self._count[reached] / total, token, reached)
+            for token, reached in sorted(
                 after, key=lambda edge: (-self._count[edge[1]], -self._newest[edge[1]], edge[0])
             )
         ]
@@ -86,10 +86,11 @@ class SuffixAutomaton:
         token = self._best[state]
         if token < 0:
             return []
-        there = self._next[state][token]
-        if self._hides(there):
+        reached = self._next[state][token]
+        if self._hides(reached):
             return self.followers(state)[:1]
-        return [(self._count[there] / max(self._after[state], self._count[there]), token, there)]
+        count = self._count[reached]
+        return [(count / max(self._after[state], count), token, reached)]
 
     def only_place(self, state: int) -> int | None:
         """Return where a state ends that occurs once in a single text; None: it occurs twice.
@@ -140,12 +141,12 @@ class SuffixAutomaton:
         at = self.last
         if token in self._next[at]:  # another text went the same way
             return self._own(at, token)
-        made = self._state({}, -1, self._length[at] + 1, 0)
+        state = self._state({}, -1, self._length[at] + 1, 0)
         while at >= 0 and token not in self._next[at]:
-            self._next[at][token] = made
+            self._next[at][token] = state
             at = self._link[at]
-        self._set_link(made, ROOT if at < 0 else self._own(at, token))
-        return made
+        self._set_link(state, ROOT if at < 0 else self._own(at, token))
+        return state
 
     def _set_link(self, state: int, link: int) -> None:
         self._link[state] = link
@@ -153,13 +154,13 @@ class SuffixAutomaton:
 
     def _own(self, at: int, token: int) -> int:
         """Return the state whose longest substring is that of `at` with `token`; split it off."""
-        there = self._next[at][token]
+        reached = self._next[at][token]
         length = self._length[at] + 1
-        if self._length[there] == length:
-            return there
-        split = self._state(dict(self._next[there]), self._link[there], length, there)
-        self._set_link(there, split)
-        while at >= 0 and self._next[at].get(token) == there:
+        if self._length[reached] == length:
+            return reached
+        split = self._state(dict(self._next[reached]), self._link[reached], length, reached)
+        self._set_link(reached, split)
+        while at >= 0 and self._next[at].get(token) == reached:
             self._next[at][token] = split
             at = self._link[at]
         return split
@@ -283,16 +284,16 @@ def tree(
     ahead: list[tuple[float, int, int, int, int, Place]] = []
 
     def offer(place: Place, parent: int, level: int, chance: float) -> None:
-        for share, token, there in followers(place) if level <= depth else ():
+        for share, token, below in followers(place) if level <= depth else ():
             if chance * share < least:
                 return  # they come likeliest first
-            heapq.heappush(ahead, (-chance * share, next(order), token, parent, level, there))
+            heapq.heappush(ahead, (-chance * share, next(order), token, parent, level, below))
 
     offer(root, -1, 1, 1.0)
     while ahead and len(tokens) < nodes:
-        minus, _, token, parent, level, there = heapq.heappop(ahead)
+        minus, _, token, parent, level, below = heapq.heappop(ahead)
         tokens.append(token)
         parents.append(parent)
         chances.append(-minus)
-        offer(there, len(tokens) - 1, level + 1, -minus)
+        offer(below, len(tokens) - 1, level + 1, -minus)
     return Grown(tokens, parents, chances)

@@ -86,8 +86,8 @@ class Entropy(Schedule):
 
 def entropy(p: Tensor) -> Tensor:
     """Return the [...] entropies of [..., V] in nats; a token of probability 0 adds nothing."""
-    found: Tensor = torch.special.entr(p).sum(-1)
-    return found
+    nats: Tensor = torch.special.entr(p).sum(-1)
+    return nats
 
 
 @dataclass

@@ -98,9 +98,9 @@ class Utility(Schedule):
         tried = (*phase.tried, (phase.utility, -phase.k))
         utility, k = max(tried)[0], -max(tried)[1]
         steps = (1, -1) if utility > 1 else (-1, 1)
-        known = {-negative for _, negative in tried}
+        ks_tried = {-negative for _, negative in tried}
         for neighbour in (k + step for step in steps):
-            if 1 <= neighbour <= self.most and neighbour not in known:
+            if 1 <= neighbour <= self.most and neighbour not in ks_tried:
                 misses = phase.misses
                 return Phase(neighbour, self.test, plain=phase.plain, tried=tried, misses=misses)
         if utility > 1:

@@ -66,19 +66,18 @@ def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> File
         )
     for path in paths:
         safe = path.suffix == ".safetensors"
-        more = read_headers([path]) if safe else pickled_headers(path)
+        more = (
+            read_headers([path])
+            if safe
+            else {
+                name: TensorHeader(str(tensor.dtype), tuple(tensor.shape))
+                for name, tensor in load_pickle(path, "meta").items()
+            }
+        )
         if twice := sorted(more.keys() & headers.keys()):
             raise DataError(f"{twice[0]} twice ({path}): expected each tensor in one file")
         headers.update(more)
     return Files(folder, config, headers, tuple(paths), overrides or {})
-
-
-def pickled_headers(path: Path) -> dict[str, TensorHeader]:
-    """Return tensor name -> header of a file that `torch.save` has written."""
-    return {
-        name: TensorHeader(str(tensor.dtype), tuple(tensor.shape))
-        for name, tensor in load_pickle(path, "meta").items()
-    }
 
 
 def load_pickle(path: Path, device: str) -> dict[str, Any]:

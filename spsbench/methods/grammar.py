@@ -133,10 +133,7 @@ class GrammarTokens:
         return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
-        """Return the first state of a grammar, compiled once: users copy it. DataError: no grammar.
-
-        Of more than `MAX_GRAMMARS` the oldest is dropped.
-        """
+        """Return a grammar's first state, compiled once, for users to copy; DataError: none."""
         key = kind, text
         if key not in self._matchers:
             matcher = import_llguidance().LLMatcher(

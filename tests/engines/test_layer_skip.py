@@ -12,7 +12,7 @@ from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
-from spsbench.methods.drafters.self_speculation import parse_layers, variant_of
+from spsbench.methods.drafters.self_speculation import variant_of
 from tests.oracles.batches import VARIANTS, X, deep
 from tests.oracles.models import ARCHITECTURES, laws
 from tests.variants import first
@@ -80,7 +80,7 @@ def test_a_model_without_a_list_of_layers_is_refused():
     ("given", "found"), [(3, {3}), ("2+4", {2, 4}), ("8-11", {8, 9, 10, 11}), ("1+3-4", {1, 3, 4})]
 )
 def test_layers_are_read(given, found):
-    assert parse_layers(given) == found
+    assert variant_of(8, given).layers == found
 
 
 def test_half_leaves_out_every_other_layer_but_the_first_and_the_last_two():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.hardware.environment import BOUND
 from spsbench.heads.families import family_of
-from spsbench.heads.files import open_files, pickled_headers
+from spsbench.heads.files import load_pickle, open_files
 from spsbench.heads.head import read_head, read_tensors
 from spsbench.models.drafter_weights import load_head as load
 from spsbench.settings.execution import Access
@@ -283,7 +283,7 @@ def test_pickles_are_looked_at_without_being_run(target, tmp_path, monkeypatch):
     for harmful in (pickle.dumps(Evil()), (folder / "pytorch_model.bin").read_bytes()):
         (folder / "pytorch_model.bin").write_bytes(harmful)
         with pytest.raises(DataError, match=r"pytorch_model\.bin cannot be read"):
-            pickled_headers(folder / "pytorch_model.bin")
+            load_pickle(folder / "pytorch_model.bin", "meta")
         with pytest.raises(SpsError):
             weights(folder, target, "eagle", pickle=True)
     assert not (tmp_path / "evil").exists()

@@ -90,23 +90,19 @@ class EngineProcess:
             ready, _, _ = select.select([self._output], [], [], max(0.0, until - time.monotonic()))
             piece = os.read(self._output.fileno(), 1 << 16) if ready else b""
             if not piece:
-                last = self._last()
+                self._errors.seek(0)
+                lines = self._errors.read().decode(errors="replace").split("\n")
+                spoken = [line.strip() for line in lines if line.strip()] or ["no message"]
                 self.close()
                 what = "ended" if ready else f"gave no answer within {self._timeout:g} s"
                 raise UnavailableError(
-                    f"{self._name} {what} ({last}): expected an answer. Look at its "
+                    f"{self._name} {what} ({spoken[-1][:200]}): expected an answer. Look at its "
                     "options, or raise timeout="
                 )
             self._left += piece
         line, _, self._left = self._left.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def _last(self) -> str:
-        """Return the last line of its messages."""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no message")[:200]
 
     def close(self) -> None:
         """End the process."""

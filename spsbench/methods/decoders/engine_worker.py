@@ -65,10 +65,7 @@ class LlamaCpp:
         return list(self._model.tokenize(content.encode(), special=True))
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Continue `ids` as `request` says; return its `blocks` and `finish`: eos, stop or length.
-
-        Times of blocks count from `began`.
-        """
+        """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length."""
         import llama_cpp
 
         vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
@@ -140,10 +137,7 @@ class OpenVino:
         return [int(token) for token in encoded.data[0]]
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Continue `ids` as `request` says; return its `blocks` and `finish`: eos, stop or length.
-
-        Times of blocks count from `began`.
-        """
+        """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length."""
         import numpy as np
         import openvino
 

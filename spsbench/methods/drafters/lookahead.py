@@ -113,11 +113,7 @@ class LookaheadDrafter(Drafter):
 
 
 def _trie(grams: Sequence[tuple[int, ...]], depth: int, most: int) -> tuple[list[int], list[int]]:
-    """Return tokens and parents (-1: the root) of the first `most` nodes of a trie of `grams`.
-
-    Args:
-        depth: tokens of each that are taken.
-    """
+    """Return tokens and parents (-1: root) of a trie of `grams` cut to `depth`: `most` at most."""
     tokens: list[int] = []
     parents: list[int] = []
     seen: dict[tuple[int, ...], int] = {(): -1}

@@ -134,16 +134,14 @@ class TwoLevelDrafter(PartialDrafter):
 
 
 def variant_of(count: int, skip: str | int) -> Variant:
-    """Return the skipped layers of a model of `count`; ValueError: `skip` names no layers."""
+    """Return the layers that a model of `count` skips by `skip`: 3, 2+4, 8-11; empty as `half`.
+
+    ValueError for anything else; that the model has the layers is not checked.
+    """
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))
-    return Variant(parse_layers(skip))
-
-
-def parse_layers(value: str | int) -> frozenset[int]:
-    """Parse the layers in `3`, `2+4` or `8-11`; ValueError for anything else."""
     layers: set[int] = set()
-    for one in str(value).split("+"):
+    for one in str(skip).split("+"):
         first, dash, last = one.partition("-")
         if (
             not first.isdecimal()
@@ -152,8 +150,8 @@ def parse_layers(value: str | int) -> frozenset[int]:
             or int(last or first) < int(first)
         ):
             raise ValueError(
-                f"skip is {value!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
+                f"skip is {skip!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
                 f"quantised as {', '.join(f'self:{kind}' for kind in QUANTISED)} alone"
             )
         layers.update(range(int(first), int(last or first) + 1))
-    return frozenset(layers)
+    return Variant(frozenset(layers))

@@ -51,7 +51,7 @@ class DraftTracer:
         cell = cells[0]
         self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp_of(cell)
         self._processors = processors_of(cell, loaded)
-        site = LoadedDrafterContext(cell, loaded, self.plan)
+        site = LoadedDrafterContext(cell, loaded)
         self.drafter: Drafter = make("drafters", cell.drafter, site)
         self._has_probs = overrides(self.drafter, Drafter, "along")
         self.schedules = readers(cells) if self._has_probs else {}

@@ -25,7 +25,6 @@ from spsbench.loop.drafter_context import (
     CachePart,
     Made,
     Network,
-    Plan,
     TargetParts,
     Together,
     Variant,
@@ -127,17 +126,11 @@ class LoadedDecoderContext:
 
     def drafter(self) -> Drafter:
         """Open the drafter over the parts of models that its plan names."""
-        spec = self.cell.drafter
-        plan = plan_of(spec)
+        is_constrained = self.constraint is not None
         context = LoadedDrafterContext(
-            self.cell,
-            self._loaded,
-            plan,
-            self.batch,
-            lambda: self._session,
-            self.constraint is not None,
+            self.cell, self._loaded, self.batch, lambda: self._session, is_constrained
         )
-        drafter: Drafter = make("drafters", spec, context)
+        drafter: Drafter = make("drafters", self.cell.drafter, context)
         return drafter
 
     def target(self, layers: tuple[int, ...]) -> LM:
@@ -172,7 +165,6 @@ class LoadedDrafterContext:
         self,
         cell: Cell,
         loaded: Loaded,
-        plan: Plan,
         batch: Batch | None = None,
         target_session: Callable[[], LM | None] | None = None,
         constrained: bool = False,
@@ -180,7 +172,8 @@ class LoadedDrafterContext:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
         self.vocabularies: Any = loaded.vocabularies
-        self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
+        self._cell, self._loaded, self._batch = cell, loaded, batch
+        self._plan = plan_of(cell.drafter)
         self._target_session, self.constrained = target_session, constrained
         self.together: Together = alone if batch is None else partial(batch.ask, DRAFT)
         self._name = str(cell.drafter)

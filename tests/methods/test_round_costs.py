@@ -96,10 +96,10 @@ def test_costs_are_measured_with_loaded_models(cache, cell, nano):
 def test_nothing_is_measured_twice_or_beside_other_work(cache, cell, nano, monkeypatch):
     counts = []
     monkeypatch.setattr(measured_costs, "measured_costs", lambda *parts: counts.append(1) or COSTS)
-    monkeypatch.setattr(measured_costs, "is_loaded", lambda before, after: True)
+    monkeypatch.setattr(measured_costs, "was_disturbed", lambda before, after: True)
     learn_costs(cell, nano.loaded)
     assert known_costs(cell) is None
-    monkeypatch.setattr(measured_costs, "is_loaded", lambda before, after: False)
+    monkeypatch.setattr(measured_costs, "was_disturbed", lambda before, after: False)
     learn_costs(cell, nano.loaded)
     learn_costs(cell, nano.loaded)
     assert known_costs(cell) == COSTS

@@ -88,7 +88,7 @@ class HybridDrafter(Drafter):
         enough = len(by_rule.tokens) >= min(self._least, rule_k) and rule_k > 0
         enough = enough or model_k == 0
         by_model = self._then.draft(context, 0 if enough else model_k, noise, go_on)
-        draft = by_model
+        draft: Draft = by_model
         if enough or not len(by_model.tokens):
             draft = replace(by_rule, by_rule=len(by_rule.tokens) > 0)
             if draft.by_rule and self.drawn is Drawn.IID:

@@ -53,7 +53,7 @@ class ShapedDrafter(FrontierDrafter):
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
-        most = context.fit(len(self.shape))
+        most = context.fit(self._upto[-1])
         if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         u = (

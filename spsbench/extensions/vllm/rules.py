@@ -24,8 +24,10 @@ def open_rule(spec: Spec) -> Any:
     """
     inner = [spec]
     if spec.name == HYBRID:
-        hybrid = make("drafters", spec)
-        inner = [parse_inner(hybrid.first), parse_inner(hybrid.then)]
+        from spsbench.methods.drafters.hybrid import FIRST, THEN  # torch
+
+        parts = {"first": FIRST, "then": THEN} | dict(spec.args)
+        inner = [parse_inner(str(parts[key])) for key in ("first", "then")]
     for drafter in inner:
         plug_in("drafters", drafter)
         if drafter.name not in RULES:

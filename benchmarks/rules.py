@@ -17,6 +17,7 @@ import json
 import math
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 import spsbench
-from spsbench.audit.exact.queries import Given, quietly
+from spsbench.audit.exact.queries import Given
 from spsbench.engines.eager import Eager
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
@@ -98,7 +99,7 @@ def accepted(rule: Verifier, draft: Draft, q: Tensor, values: Tensor) -> float:
     def count(u: Tensor) -> Tensor:
         return (rule(draft, q, Given(u)).path >= 0).sum()
 
-    with quietly():
+    with warnings.catch_warnings(action="ignore"):  # of slow operations
         return float(torch.func.vmap(count)(values).double().mean())
 
 
@@ -124,8 +125,7 @@ def random_drafts(parents: Sequence[int], drawn: Drawn, noise: float, count: int
             z, other = torch.randn(2, VOCAB, generator=generator, dtype=torch.float64)
             return (2 * z).softmax(-1), (2 * z + noise * other).softmax(-1)
 
-        tokens: list[int] = []
-        probs: list[Tensor] = []
+        tokens, probs = list[int](), list[Tensor]()
         paths: list[tuple[int, ...]] = [()]
         for node, parent in enumerate(parents):
             p = q_and_p(paths[parent + 1])[1]

@@ -44,7 +44,7 @@ class Facts:
         return (*self.text, *self.draft_tokens[:n])
 
     def drawn(self, slot: int) -> list[float]:
-        """Return the cells of DRAFT: the draft model's distribution after its tokens before."""
+        """Return p after the text and the chain's first `slot` tokens: the cell widths of DRAFT."""
         before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
         return list(self.p(self.text + before))
 
@@ -100,7 +100,13 @@ def output_distribution(
     limit: int | None = None,
     stop: Callable[[Sequence[int]], bool] = lambda output: False,
 ) -> dict[Outcome, float]:
-    """Return (output, reason of its end) -> probability, for all outputs of the target alone."""
+    """Return (output, reason of its end) -> probability, for all outputs of the target alone.
+
+    Args:
+        q: the target's distribution under warp and processors.
+        tokens: budget of an output, which `limit`, the context with the prompt, may shorten.
+        stop: whether an output, in full so far, ends here.
+    """
     room = math.inf if limit is None else limit - len(prompt)
     budget = min(tokens, room)
     outcomes: dict[Outcome, float] = {}
@@ -161,7 +167,10 @@ class Case:
     forced: bool = False  # the verifier refuses nothing, and sessions accept any commit
 
     def session(self, text: list[int], target: bool) -> LM:
-        """Return a session over the table of the target or the draft; `text` checks what is fed."""
+        """Return a session over the table of the target or the draft; `text` checks what is fed.
+
+        `lm` makes it where it is set. Those of a forced case have no limit and check nothing.
+        """
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
@@ -175,7 +184,7 @@ class Case:
         return warp_probs(next_probs, self.processors, len(self.prompt), **self.warp)
 
     def expected(self) -> dict[Outcome, float]:
-        """Return the distribution of outputs of the target alone, which a proof compares with."""
+        """Return each output of the target alone, with its end -> probability, to compare with."""
         return output_distribution(
             self.warped(self.q),
             self.prompt,
@@ -207,18 +216,6 @@ class CaseSetting(NamedTuple):
     def greedy(self) -> bool:
         """Return whether the temperature is 0."""
         return self.warp.get("temperature") == 0
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Return fields of a `Case`."""
-        return {
-            "prompt": self.prompt,
-            "warp": self.warp,
-            "processors": self.processors,
-            "eos": self.eos,
-            "tokens": self.lookahead + 1 if self.lookahead else self.tokens,
-            "one_round": self.lookahead > 0,
-        }
 
 
 AT_ZERO = {"temperature": 0.0}

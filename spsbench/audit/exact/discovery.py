@@ -58,21 +58,19 @@ class DiscoveredRule(RuleCells):
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         drafted = facts.text, draft_signature(draft)
         if drafted not in self._queries:
-            self._queries[drafted] = query_of(self.verifier, facts, draft)
+            q = laws_after(facts, draft)
+            p = [] if draft.probs is None else draft.probs.tolist()
+            above = None if draft.parents is None else draft.parents.tolist()
+            likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
+            self._queries[drafted] = VerifierQuery(likely, self.verifier, draft, q)
         return self._queries[drafted]
 
 
-def query_of(verifier: Verifier, facts: Facts, draft: Draft) -> Query:
-    """Return a query of a verifier about a draft, with likely thresholds and no answers yet."""
-    q = laws_after(facts, draft)
-    p = [] if draft.probs is None else draft.probs.tolist()
-    above = None if draft.parents is None else draft.parents.tolist()
-    likely = sorted(set(guesses(q.tolist(), p, draft.tokens.tolist(), above)))
-    return VerifierQuery(likely, verifier, draft, q)
-
-
 def laws_after(facts: Facts, draft: Draft) -> Tensor:
-    """Return [N + 1, V] the target's distributions after the text and each node, as in the loop."""
+    """Return [N + 1, V] the target's distributions after the text and each node, as in the loop.
+
+    Probabilities that equal the draft's up to rounding are the draft's, to the last bit.
+    """
     tokens = draft.tokens.tolist()
     above = range(-1, len(tokens) - 1) if draft.parents is None else draft.parents.tolist()
     paths: list[tuple[int, ...]] = []
@@ -82,7 +80,6 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
     q = torch.tensor(rows, dtype=torch.float64)
     if draft.probs is None or not paths:
         return q
-    # Equal distributions are bitwise equal in the loop, so a tie there is a tie here.
     at = torch.tensor([parent + 1 for parent in above])
     same = (q[at] - draft.probs).abs() < EQUAL
     q[at] = draft.probs.where(same, q[at])
@@ -90,7 +87,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
 
 
 def draft_signature(draft: Draft) -> tuple[Any, ...]:
-    """Return the values that identify a draft."""
+    """Return the tokens, parents and probs of a draft as tuples; None for those it lacks."""
     parents = None if draft.parents is None else tuple(draft.parents.tolist())
     probs = None if draft.probs is None else tuple(draft.probs.flatten().tolist())
     return tuple(draft.tokens.tolist()), parents, probs

@@ -13,17 +13,7 @@ from torch import Tensor
 from spsbench.audit.exact.cases import AT_ZERO, MAX_K, SURE, CaseSetting, Facts
 from spsbench.audit.exact.tables import ToyPair
 from spsbench.loop.tree import tree_of
-from spsbench.loop.types import (
-    LM,
-    Context,
-    Draft,
-    Drafter,
-    Drawn,
-    GoOn,
-    Noise,
-    Purpose,
-    Scores,
-)
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter
 
@@ -77,13 +67,16 @@ class FixedDrafter(Drafter):
 
 
 def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], list[float]]:
-    """Return the cells of a `ShapedDrafter`: a node follows the distribution after its ancestors.
+    """Return what gives the cells of a `ShapedDrafter`: widths of the uniform of a slot's node.
 
-    They are the widths for a slot's node; one cell where it cannot be drawn.
+    They are p after the node's ancestors; [1.0], one cell, where it cannot be drawn.
     """
 
     def child_probs(facts: Facts, tokens: Sequence[int | None], node: int) -> list[float]:
-        """Return the probs that `node` is drawn from; [] where a node above it was not drawn."""
+        """Return [V] the probs that `node` is drawn from; [] where a node above it was not drawn.
+
+        They are unnormalised if siblings are distinct: those drawn before it have 0.
+        """
         path: list[int] = []
         above = parents[node]
         while above >= 0:

@@ -68,7 +68,10 @@ class Walk:
         self.outcome: Outcome = ((), "")
 
     def run(self) -> Self:
-        """Generate along the path of `script`; note its rounds, weight and outcome; return it."""
+        """Generate along the path of `script`, only the first round of a `one_round` case.
+
+        `rounds`, `weight`, `text` and `outcome` (output, finish) are those of the path; returns it.
+        """
         case = self.case
         target = case.session(self.text, True)
         drafter = case.drafter(case.session(self.text, False))
@@ -102,7 +105,11 @@ class Walk:
         return CellNoise(self, index)
 
     def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
-        """Choose a cell of the uniform at `address`; return its index and a number in the cell."""
+        """Choose a cell of the uniform at `address`; return its index and a number in the cell.
+
+        By the next number of `script`, past its end 0, among the cells that meet the uniform's
+        bounds; these shrink to the cell, `weight` by its share of them, and `trail` grows.
+        """
         low, high = self.boxes.get(address, (0.0, 1.0))
         live, edge = [], 0.0
         for index, width in enumerate(widths):
@@ -128,7 +135,10 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] uniforms, each picked once, in the rule's order; asked again, the same."""
+        """Return [n] uniforms, each picked once, in the rule's order; asked again, the same.
+
+        Notes in `walk.facts` the cell picked for each, and its middle.
+        """
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
@@ -236,7 +246,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Enumerate `case` at both ends of every cell, and sum up what came."""
+    """Enumerate `case` at both ends of every cell, and sum up what came; of one round, texts."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]

@@ -85,10 +85,8 @@ def pairings(
     The constant schedule is paired with everything. Other schedules, or those in `only`, are paired
     with rules that have a guarantee, and with the drafter that queries the schedule before every
     token. Drafters in `drafts` replace all others, and are paired with every rule and schedule.
-    `deep` adds larger trees, each drafter with every rule, and each rule with every schedule.
-
-    Raises:
-        UsageError: no such verifier, drafter or schedule, or one with other arguments.
+    `deep` adds larger trees, each drafter with every rule, and each rule with every schedule. A
+    rule that cannot be made has one pairing without names; named plug-ins raise UsageError.
     """
     drafters = [kind for spec in drafts for kind in kinds_of(spec)]
     named = {kind.name for kind in drafters}
@@ -140,17 +138,13 @@ def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
 
 
 def kinds_of(spec: Spec) -> Iterator[DraftKind]:
-    """Yield the kinds that represent a drafter: itself, or smaller ones if it has no arguments.
-
-    Raises:
-        UsageError: no such drafter, or arguments that it refuses.
-    """
+    """Yield a drafter's kinds: itself, or of one without arguments those in `SMALL`, if any."""
     small = () if spec.args else SMALL.get(spec.name, ())
     yield from map(draft_kind_of, map(Spec.parse, small)) if small else (draft_kind_of(spec),)
 
 
 def draft_kind_of(spec: Spec) -> DraftKind:
-    """Return the kind that a drafter's spec stands for; UsageError: no such drafter."""
+    """Return the kind of a drafter; UsageError: there is none, or it refuses the arguments."""
     plan = plan_of(spec)
     every = not is_ours("drafters", spec) or spec.name in COMMON
     upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MAX_K
@@ -170,7 +164,10 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 
 
 def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
-    """Return where the uniforms of a drafter decide: those of a chain, or of the tree it draws."""
+    """Return the cells of the uniforms of a drafter: of its tree if it has a `shape`, or a chain.
+
+    A drafter that cannot be made over a table counts as a chain.
+    """
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))
     except Exception:  # a drafter without a table is left out, with the reason
@@ -187,8 +184,7 @@ def schedules() -> list[str]:
 def made_schedule(name: str) -> Schedule:
     """Make the schedule of a spec as text; `constant` alone has the K of whole texts.
 
-    Raises:
-        UsageError: no such schedule, or one with other arguments.
+    UsageError: no such schedule, or one with other arguments.
     """
     if name == CONSTANT:  # the one behind the option `k`
         return Constant(LOOKAHEAD)

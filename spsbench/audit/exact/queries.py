@@ -14,7 +14,6 @@ import warnings
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
@@ -48,13 +47,9 @@ Ask = Callable[[float], Ruling]
 
 @dataclass
 class Query(ABC):
-    """A verifier or a drafter as a function of uniforms, and the cells found so far.
+    """A verifier or a drafter as a function of uniforms, and the cells found so far."""
 
-    Args:
-        likely: likely thresholds, in order.
-    """
-
-    likely: list[float]
+    likely: list[float]  # likely thresholds, in order
     _cells: dict[Any, list[float]] = field(init=False, default_factory=dict, repr=False)
     at_once: bool = field(init=False, default=False)  # many settings in a call? until vmap fails
 
@@ -67,10 +62,13 @@ class Query(ABC):
         raise NotImplementedError
 
     def along(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
-        """Return [LATER, points, width] the rulings while `moved` goes along `points`, by trial."""
+        """Return [LATER, points, width] the rulings while `moved` goes along `points`, by trial.
+
+        All in one call, until a call fails: from then on each by `one`.
+        """
         if self.at_once:
             try:
-                with quietly():
+                with warnings.catch_warnings(action="ignore"):  # of slow operations
                     return self.together(fixed, moved, points)
             except Exception:  # vmap raises errors of any kind for code that it cannot batch
                 self.at_once = False
@@ -79,7 +77,7 @@ class Query(ABC):
 
     @property
     def points(self) -> list[float]:
-        """Return the first points to try; few uniforms also get points near likely thresholds."""
+        """Return the first points to try, rising; if calls answer many, both sides of `likely`."""
         return self._many if self.at_once else sorted({*GRID, LAST})
 
     @cached_property
@@ -100,10 +98,9 @@ class Query(ABC):
         return self._cells[place]
 
     def _changes(self, before: Fixed, moved: Uniform) -> list[float]:
-        """Return the changes of the ruling along one uniform, in all trials of later uniforms.
+        """Return where the ruling changes along a uniform, trial by trial, none twice.
 
-        Raises:
-            ArithmeticError: the ruling changes in too many places.
+        A change is the first point of a new ruling. ArithmeticError: more than `MAX_CHANGES`.
         """
         points = self.points
         rulings = self.along(before, moved, points)
@@ -146,7 +143,10 @@ class Query(ABC):
 
 
 def find_changes(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
-    """Return all changes between two points with different rulings: the first point of each."""
+    """Return all changes between two points with different rulings: the first point of each.
+
+    They rise, found by bisection through `likely` thresholds; one that is near stands for a change.
+    """
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
         return [inside[0]]
@@ -249,14 +249,6 @@ def trials(width: int) -> Tensor:
     )
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Silence vmap's warnings of slow operations."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 Probs = Sequence[float]
 
 STEPS = 6  # bisection steps of `methods.verifiers.spectr` towards rho
@@ -301,10 +293,10 @@ def guesses(
 def of_trees(
     q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield each node's acceptance chance, then weight and cell edges after its children.
+    """Yield thresholds of all nodes of a tree: of each child the chance that it is accepted.
 
-    For independent and for distinct siblings, from either weight: 1 if the walk descends to the
-    node, else its own probability.
+    After the children of a node: the weight and the cell edges of what is left of q. Four times:
+    for independent and for distinct siblings, each with a node's first weight 1, or its chance.
     """
     for distinct in False, True:
         for whole in False, True:

@@ -34,13 +34,7 @@ from spsbench.audit.exact.pairings import (
     made_schedule,
 )
 from spsbench.audit.exact.tables import ToyPair
-from spsbench.loop.types import (
-    Drawn,
-    Guarantee,
-    Purpose,
-    Schedule,
-    Verifier,
-)
+from spsbench.loop.types import Drawn, Guarantee, Purpose, Schedule, Verifier
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
 from spsbench.settings.execution import Workers
@@ -72,7 +66,10 @@ class RuleRow:
 
     @property
     def verdict(self) -> str:
-        """Return `exact`, `lossy`, `refused`, `BIASED`, `left out` or `not shown`."""
+        """Return the guarantee if it holds, else `lossy`, `BIASED`, `left out` or `not shown`.
+
+        A refused pairing is `refused`, or `refused, though exact here`.
+        """
         if self.left_out is not None:
             return "left out"
         if self.refused is not None:
@@ -91,14 +88,13 @@ class RuleRow:
 
 def enumerate_pairing(pair: RulePairing) -> RuleRow:
     """Return the row of one pairing, enumerated; what cannot be made gives a failed row."""
-    names = pairing_names(pair)
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package
-        return failure_row(names, error)
+        return failure_row(pairing_names(pair), error)
     kind = STAND_INS.get(pair.drafter) or draft_kind_of(Spec.parse(pair.drafter))
     schedule = partial(made_schedule, pair.schedule)
-    return pairing(names["verifier"], verifier, kind, pair.schedule, schedule, deep=pair.deep)
+    return pairing(str(pair.verifier), verifier, kind, pair.schedule, schedule, deep=pair.deep)
 
 
 def enumerate_pairings(
@@ -162,7 +158,10 @@ def pairing(
     *,
     deep: bool = False,
 ) -> RuleRow:
-    """Return the row of one pairing, enumerated past a refusal; an error gives a failed row."""
+    """Return the row of one pairing, enumerated past a refusal; an error gives a failed row.
+
+    What tables cannot stand for, or draws too much in a round, is left out, with the reason.
+    """
     fields: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
     if reason := impossible_here(kind, schedule):
         return RuleRow(**fields, guarantee="", refused=None, distance=None, left_out=reason)
@@ -216,7 +215,12 @@ class Subject(NamedTuple):
             drafter=self.kind.make,
             schedule=schedule,
             forced=self.refused is not None,
-            **setting.fields,
+            prompt=setting.prompt,
+            warp=setting.warp,
+            processors=setting.processors,
+            eos=setting.eos,
+            tokens=setting.lookahead + 1 if setting.lookahead else setting.tokens,
+            one_round=setting.lookahead > 0,
         )
 
     def simple(self, qp: QP, lookahead: int) -> Case:
@@ -227,10 +231,11 @@ class Subject(NamedTuple):
         return replace(case, q=lambda text: q, p=lambda text: p)
 
     def settings(self) -> Iterator[tuple[CaseSetting, Schedule]]:
-        """Yield whole texts, or the kind's own rounds; then rounds of larger K, in its order.
+        """Yield each setting with its schedule: whole texts, or the kind's own rounds, first.
 
-        A schedule that is not constant chooses K itself, up to the largest. A rule that promises
-        nothing, or is refused, has no larger K.
+        Then single rounds by rising K: none where the kind has rounds, the rule promises nothing or
+        is refused. A constant schedule drafts the setting's K; another one, made anew, chooses K,
+        so of single rounds it gets those of `MAX_K` alone. A greedy rule has greedy settings only.
         """
         claim, kind = self.verifier.guarantee, self.kind
         texts = () if kind.rounds else (*TEXTS, *(LONGER if self.deep else ()))

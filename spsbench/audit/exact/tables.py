@@ -9,7 +9,8 @@ import copy
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,49 +36,45 @@ class ToyPair:
     vocab: int = 3
     seed: int = 0
     kinds: tuple[str, ...] = KINDS
-    _rows: dict[tuple[int, ...], tuple[tuple[float, ...], tuple[float, ...]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def q(self, prefix: Sequence[int]) -> tuple[float, ...]:
         """Return the target's distribution."""
-        return self._row(tuple(prefix))[0]
+        return rows_after(self, tuple(prefix))[0]
 
     def p(self, prefix: Sequence[int]) -> tuple[float, ...]:
         """Return the draft model's distribution."""
-        return self._row(tuple(prefix))[1]
+        return rows_after(self, tuple(prefix))[1]
 
     def kind(self, prefix: Sequence[int]) -> str:
         """Return the kind of the distributions after `prefix`."""
-        return self._random(prefix, "kind").choice(self.kinds)
+        return self.rng(prefix, "kind").choice(self.kinds)
 
-    def _random(self, prefix: Sequence[int], what: str) -> random.Random:
+    def rng(self, prefix: Sequence[int], what: str) -> random.Random:
         return random.Random(f"{self.seed}/{what}/{tuple(prefix)}")
 
-    def _row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        if prefix not in self._rows:
-            self._rows[prefix] = self._new_row(prefix)
-        return self._rows[prefix]
 
-    def _new_row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return (q, p) after `prefix`, seeded by it, with ties, zeros, ... by its kind."""
-        kind, rng = self.kind(prefix), self._random(prefix, "law")
-        q = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
-        p = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
-        a, b = rng.sample(range(self.vocab), 2)
-        if kind == "ties":
-            q[a] = q[b] = max(q)
-            p[a] = p[b] = max(p)
-        elif kind == "zeros":
-            q[a] = p[b] = 0.0
-        elif kind == "equal":
-            p = q
-        elif kind == "disjoint":
-            q = [w if token == a else 0.0 for token, w in enumerate(q)]
-            p = [w if token != a else 0.0 for token, w in enumerate(p)]
-        elif kind == "sure":
-            p = [float(token == a) for token in range(self.vocab)]
-        return normalise_weights(q), normalise_weights(p)
+@cache
+def rows_after(
+    pair: ToyPair, prefix: tuple[int, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return (q, p) of a pair after `prefix`, seeded by it, with ties, zeros, ... by its kind."""
+    kind, rng = pair.kind(prefix), pair.rng(prefix, "law")
+    q = [rng.uniform(0.1, 1.0) for _ in range(pair.vocab)]
+    p = [rng.uniform(0.1, 1.0) for _ in range(pair.vocab)]
+    a, b = rng.sample(range(pair.vocab), 2)
+    if kind == "ties":
+        q[a] = q[b] = max(q)
+        p[a] = p[b] = max(p)
+    elif kind == "zeros":
+        q[a] = p[b] = 0.0
+    elif kind == "equal":
+        p = q
+    elif kind == "disjoint":
+        q = [w if token == a else 0.0 for token, w in enumerate(q)]
+        p = [w if token != a else 0.0 for token, w in enumerate(p)]
+    elif kind == "sure":
+        p = [float(token == a) for token in range(pair.vocab)]
+    return normalise_weights(q), normalise_weights(p)
 
 
 def normalise_weights(weights: Sequence[float]) -> tuple[float, ...]:
@@ -129,10 +126,9 @@ class TableLM:
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Append as `types.LM`; raise `InconsistentFeedError` for tokens that cannot follow."""
         fed = tokens.tolist()
-        nodes = 0 if parents is None else min(len(parents), len(fed))
-        if self._tree is not None and len(self._tree) + nodes != (
-            0 if parents is None else len(parents)
-        ):
+        tree_size = 0 if parents is None else len(parents)
+        nodes = min(tree_size, len(fed))
+        if self._tree is not None and len(self._tree) + nodes != tree_size:
             raise InconsistentFeedError("fed on top of tree nodes that were not committed")
         if self.limit is not None and self.length + len(tokens) > self.limit:
             raise InconsistentFeedError(f"fed beyond the context of {self.limit}")
@@ -204,11 +200,7 @@ class TableContext:
 
 
 def open_over(lm: LM, drafter: Spec) -> Drafter:
-    """Return a drafter of the registry over the table of a draft model.
-
-    Raises:
-        UsageError: the drafter needs more than a table, or its arguments are wrong.
-    """
+    """Return a drafter of the registry over a draft model's table; UsageError: it needs more."""
     plan = plan_of(drafter)
     if plan.target or plan.weights not in (Weights.NONE, Weights.MODEL):
         raise UsageError("needs more than a session with a draft model, and a table has no more")

@@ -94,8 +94,8 @@ class Held:
 def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     """Return likely causes of the bias found in `cell`, and the command that separates them.
 
-    The text is empty if plain sampling is biased too, if tokens were impossible, or if another
-    library's loop generated the text.
+    "" without a bias, for greedy texts, if plain sampling is biased too, if tokens were impossible,
+    or if another library's loop generated the text.
     """
     if not isinstance(result, Finding) or result.verdict is not AuditVerdict.BIAS:
         return ""
@@ -141,10 +141,10 @@ class PairAudit(AuditWithBaseline):
         super().__init__(sps, ars, bias)
 
     def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
-        """Generate and examine texts in the order of `work`."""
+        """Generate and examine texts in the order of `work`, until `until`; it may hold at once."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
-            """Add the evidence of a text to its method, log now and then; return `until`."""
+            """Add a text's evidence to its method, log every `OFTEN` SpS tokens; return `until`."""
             self.methods[job.speculative].take(*examined)
             if self.audited.tokens - self._logged >= OFTEN:
                 self._logged = self.audited.tokens
@@ -166,8 +166,7 @@ def audit_pair(
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long.
 
-    Args:
-        options: of `PairAudit`.
+    After an alarm of SpS further ArS texts follow, up to its length. `options` are of `PairAudit`.
     """
     bench = Workbench.of(cell, loaded)
     narrow = loaded.target.dtype.itemsize < 4
@@ -189,18 +188,14 @@ def audit_texts(
     most: int | None,
     **options: Any,
 ) -> Finding:
-    """Audit kept texts of each method until it alarms, or has `most` tokens.
+    """Audit kept texts of each method until it alarms, or has `most` tokens (None: all).
 
-    Args:
-        options: of `PairAudit`.
+    `options` are of `PairAudit`.
     """
     calibration = [*ars[:KEPT_CALIBRATION]] or [*sps[:KEPT_CALIBRATION]]
     audit = PairAudit(Workbench.of(cell, loaded), calibration, **options)
-    kept = {
-        speculative: [AuditJob(speculative, NamedPrompt(t.name, t.prompt), 0, t) for t in texts]
-        for speculative, texts in ((False, ars), (True, sps))
-    }
-    for speculative, work in kept.items():
+    for speculative, texts in ((False, ars), (True, sps)):
+        work = [AuditJob(speculative, NamedPrompt(t.name, t.prompt), 0, t) for t in texts]
         method = audit.methods[speculative]
         audit.take(work, lambda m=method: m.alarmed or (most or math.inf) <= m.tokens)  # type: ignore[misc]
     return audit.finding(audit.seconds)
@@ -217,10 +212,7 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
         pair: result of `spsbench.load`.
         say: receives each message for the user; None: messages go to `logging` only.
         plan: prompts, the bias to detect, and when to end.
-        options: options of cells.
-
-    Raises:
-        SpsError: invalid options, or no prompt that fits.
+        options: options of cells. SpsError: they are invalid, or no prompt fits.
     """
     cell, _ = pair.configured(**options)
     loaded = pair.model_cache.load(with_weights(cell))
@@ -241,16 +233,11 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
     if cell.temperature == 0:
         return Held(short_cell_name(cell), settings, greedy_pair(cell, loaded, samples))
     workers = plan.workers or workers_for(cell, loaded)
-    if workers > 1 and cell.ranks > 1:
-        raise UsageError(
-            f"`workers` {workers} with {cell.ranks} ranks: expected 1, which share one model. "
-            "Leave `workers` out"
-        )
-    if workers > 1 and cell.elsewhere:
-        raise UsageError(
-            f"`workers` {workers} with `decoder` {cell.decoder.name}: expected 1, since "
-            "there is one engine. Leave `workers` out"
-        )
+    if workers > 1 and (cell.ranks > 1 or cell.elsewhere):
+        why = f"{cell.ranks} ranks: expected 1, which share one model"
+        if cell.ranks == 1:
+            why = f"`decoder` {cell.decoder.name}: expected 1, since there is one engine"
+        raise UsageError(f"`workers` {workers} with {why}. Leave `workers` out")
     log.info(f"auditing {short_cell_name(cell)}: {len(samples)} prompts, {workers} processes")
     options = {"level": plan.level, "workers": workers, "access": pair.access}
     finding = audit_pair(cell, loaded, samples, bias=plan.bias, most=plan.max_tokens, **options)
@@ -260,15 +247,13 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
 def verify_run(
     run: Path, access: Access, plan: RunAuditOptions = RunAuditOptions(), *, say: Say | None = None
 ) -> Iterator[Held]:
-    """Audit the records of a run: rescore every token with the target, and test for bias.
+    """Yield the audit of each speculative cell of a run: every token is rescored by the target.
 
-    The level is for the whole run and is divided among its speculative cells.
+    The level is for the whole run and is divided among these cells.
 
     Args:
+        run: its folder. SpsError: no run, a damaged one, nothing to audit, or other prompts now.
         say: receives each message for the user; None: messages go to `logging` only.
-
-    Raises:
-        SpsError: no run, a damaged run, nothing to audit, or prompts of another run.
     """
     if access.threads is not None:
         torch.set_num_threads(access.threads)
@@ -313,30 +298,22 @@ def _of_texts(
     plan: RunAuditOptions,
     settings: dict[str, Any],
 ) -> Held:
-    """Audit the kept texts of a cell."""
+    """Audit the kept texts of a cell; greedy ones have no `ars`, fresh ones stand in for others."""
+    result: Finding | Greedy
     if cell.temperature == 0:
-        return Held(
-            short_cell_name(cell), settings | {"ars": ""}, greedy_records(cell, loaded, sps)
-        )
-    ars = ars or list(_generate_ars_texts(Workbench.of(cell, loaded), sps))
-    limits = {"level": plan.level, "bias": plan.bias}
-    finding = audit_texts(cell, loaded, ars, sps, most=plan.max_tokens, **limits)
-    return Held(short_cell_name(cell), settings, finding, advice_on(cell, finding))
+        result, settings = greedy_records(cell, loaded, sps), settings | {"ars": ""}
+    else:
+        ars = ars or list(_generate_ars_texts(Workbench.of(cell, loaded), sps))
+        limits = {"level": plan.level, "bias": plan.bias}
+        result = audit_texts(cell, loaded, ars, sps, most=plan.max_tokens, **limits)
+    return Held(short_cell_name(cell), settings, result, advice_on(cell, result))
 
 
-Kept = dict[str, list[Record]]
-"""Records by cell."""
-
-
-def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], Kept]:
-    """Read a run whose texts can be audited.
-
-    Raises:
-        SpsError: no run, a damaged run, or nothing to audit.
-    """
+def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], dict[str, list[Record]]]:
+    """Read a run's manifest, cells by id, and records by cell; SpsError: it cannot be audited."""
     manifest = Manifest.load(folder)
     cells = manifest.configurations(folder)
-    kept: Kept = {name: [] for name in cells}
+    kept: dict[str, list[Record]] = {name: [] for name in cells}
     for record in records(folder):
         kept.setdefault(record.cell, []).append(record)
     speculative = [cell for name, cell in cells.items() if cell.k != 0 and kept[name]]

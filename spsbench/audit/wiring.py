@@ -97,27 +97,16 @@ class WiringScore:
 
 @dataclass(frozen=True, slots=True)
 class WiringFinding:
-    """The verdict on the wiring of a head; truthy only if the declared one is right.
+    """The verdict on the wiring of a head; truthy only if the declared one is right."""
 
-    Attributes:
-        name: the name of the head, as the user gave it.
-        drafter: the spec of the drafter, with the flags of the best wiring.
-        verdict: right, wired otherwise, dead, or not distinguished.
-        unbeaten: wirings that no other beats, that of the fewest changes first: the best.
-        scores: every wiring that computes another thing, the declared one first.
-        controls: accepted tokens over features of other rows, and of a random head.
-        least: smallest difference in accepted tokens that the texts could have shown.
-        damage: what the tensors of a dead head show.
-    """
-
-    name: str
-    drafter: Spec
-    verdict: str
-    unbeaten: tuple[WiringScore, ...]
-    scores: tuple[WiringScore, ...]
-    controls: Mapping[str, float]
-    least: float
-    damage: tuple[str, ...] = ()
+    name: str  # the head's, as the user gave it
+    drafter: Spec  # with the flags of the best wiring
+    verdict: str  # right, wired otherwise, dead, or not distinguished
+    unbeaten: tuple[WiringScore, ...]  # that no other beats, the fewest changes first: the best
+    scores: tuple[WiringScore, ...]  # all that compute another thing, the declared one first
+    controls: Mapping[str, float]  # tokens accepted over features of other rows, by a random head
+    least: float  # smallest difference in accepted tokens that the texts could have shown
+    damage: tuple[str, ...] = ()  # what the tensors of a dead head show
 
     @property
     def line(self) -> str:
@@ -170,11 +159,9 @@ def verify_head(pair: Any, plan: HeadSearch) -> WiringFinding:
     """Find the wiring that the head of a pair was trained for, along texts.
 
     Args:
-        pair: result of `spsbench.load`, of a head and its target.
+        pair: result of `spsbench.load`, of a head and its target. SpsError: it has no head.
+        plan: the texts, of which one at least must be long enough, else SpsError.
         say: receives each message for the user; None: messages go to `logging` only.
-
-    Raises:
-        SpsError: a drafter without a head, or no text that is long enough.
     """
     cell, loaded = pair.configured()
     if loaded.head is None:
@@ -248,10 +235,9 @@ def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> Tar
 
 
 def wirings(head: Head, layers: int) -> dict[Flags, Head]:
-    """Return every wiring of a head's flags, the declared one first.
+    """Return changes of flags -> the head so wired: none first, then all combinations.
 
-    Args:
-        layers: number of layers of the target.
+    Without wirings that its file or the target's `layers` rule out. The heads share tensors.
     """
     choices: list[list[tuple[str, str] | None]] = []
     for flag, values in FLAGS[head.family].items():
@@ -275,7 +261,7 @@ def states_of(head: Head, layers: int) -> tuple[int, ...]:
 
 
 def neighbours(states: Sequence[int]) -> list[str]:
-    """Return hidden states one before, one after, and reversed, as users write them."""
+    """Return hidden states one lower, one higher, and reversed, such as `1-4-7`, if they exist."""
     near = [[i - 1 for i in states], [i + 1 for i in states], [*reversed(states)]]
     return ["-".join(map(str, one)) for one in near if min(one) >= 0 and one != [*states]]
 
@@ -395,11 +381,15 @@ def shuffle_head(head: Head) -> Head:
         order = torch.randperm(tensor.numel(), generator=draw).to(tensor.device)
         return tensor.flatten()[order].view_as(tensor)
 
-    return with_tensors(head, {name: shuffled(tensor) for name, tensor in head.tensors.items()})
+    tensors = {name: shuffled(tensor) for name, tensor in head.tensors.items()}
+    return replace(head, tensors=tensors, kept={})
 
 
 def damage(head: Head, score: Callable[[Head], WiringScore]) -> Iterator[str]:
-    """Yield what the matrices of a dead head show: a constant one, or one that a repair revives."""
+    """Yield a sentence for each matrix of a dead head that is constant, or that a repair revives.
+
+    `score` scores copies of the head in which one matrix is repaired, in each way of `repairs`.
+    """
     before = score(head)
     for parameter, tensor in [*head.tensors.items()]:
         name = head.names.get(parameter, parameter)
@@ -409,18 +399,14 @@ def damage(head: Head, score: Callable[[Head], WiringScore]) -> Iterator[str]:
             yield f"{name} is constant"
             continue
         for what, repaired in repairs(tensor):
-            after = score(with_tensors(head, {**head.tensors, parameter: repaired}))
+            tensors = {**head.tensors, parameter: repaired}
+            after = score(replace(head, tensors=tensors, kept={}))
             if after.accepted > before.accepted + ALIVE and after.beats(before):
                 yield f"{name} accepts {after.accepted:.2f} {what}"
 
 
-def with_tensors(head: Head, tensors: dict[str, Tensor]) -> Head:
-    """Return a head of the same wiring with other weights."""
-    return replace(head, tensors=tensors, kept={})
-
-
 def repairs(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield a matrix without a damage that writers do, and the words for it."""
+    """Yield repairs of a matrix, each in words and as a new tensor; none that change its shape."""
     rows, columns = tensor.shape
     if rows == columns:
         yield "transposed", tensor.T.contiguous()

@@ -187,7 +187,7 @@ class EProcess:
         self.peak = 0.0  # largest logarithm of the total
 
     def take(self, evidence: Evidence) -> Floats:
-        """Add tokens; return [n] the logarithm of the total capital after each of them."""
+        """Add tokens to `logs` and `peak`; return [n] the log of the capital after each of them."""
         steps = bet_log_factors(evidence, self.band)
         paths = self.logs + np.cumsum(steps, axis=0)
         if len(paths) == 0:
@@ -260,9 +260,10 @@ class Control:
 
 
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
-    """Return the least mean bias that such an audit detects with probability 0.99, or None.
+    """Return the least mean bias that such an audit detects with probability 0.99.
 
-    The power is simulated at the tokens' distributions with the main bets alone: conservative.
+    None: no tokens, all are certain, or even the largest tilt is missed. The power is simulated at
+    the tokens' distributions with the main bets alone: conservative.
     """
     most = tilt_limit(evidence)
     if not len(evidence) or most <= 0:
@@ -295,11 +296,9 @@ def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
     """Count in how many of REPEATS seeded draws with a mean bias of `bias` the audit alarms."""
-    kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
-    chance = (
-        tilt_increase(evidence, kappa) / free
-    )  # probability of replacing a token outside the set
+    # probability of replacing a token outside the set
+    chance = tilt_increase(evidence, tilt_of(evidence, bias)) / free
     caught = 0
     for repeat in range(REPEATS):
         u = np.random.default_rng([repeat, len(evidence)]).random(len(evidence))

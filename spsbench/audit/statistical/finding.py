@@ -79,18 +79,14 @@ class Test:
 
 
 def share_test(
-    evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | None = None
+    evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | slice = slice(None)
 ) -> Test:
-    """Return the share of tokens `where` (None: all) in the set of direction `d`, under a name."""
-    here = slice(None) if where is None else where
-    hit, mass = evidence.hit[here, d], evidence.mass[here, d]
-    n = len(mass)
-    if n == 0:
-        return Test(name, stratum, 0, 0.0, 0.0, 0.0)
+    """Return the share of tokens `where`, at least one, in the set of direction `d`."""
+    hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
     z = excess / variance**0.5 if variance > 0 else 0.0
-    return Test(name, stratum, n, float(hit.mean()), float(mass.mean()), z)
+    return Test(name, stratum, len(mass), float(hit.mean()), float(mass.mean()), z)
 
 
 class MethodAudit:
@@ -173,15 +169,20 @@ class MethodAudit:
 
     @property
     def shares(self) -> list[Test]:
-        """Return observed and expected shares by direction, then by stratum, without empty ones."""
+        """Return observed and expected shares of the tokens for the first alternative.
+
+        By direction, then of the draft direction by stratum of index and length; no empty ones.
+        """
         tokens = self.evidence()
+        if not len(tokens):
+            return []
         shares = [share_test(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
-        for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length)):
-            shares += [
-                share_test(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
-                for i, stratum in enumerate(names)
-            ]
-        return [test for test in shares if test.tokens]
+        return shares + [
+            share_test(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
+            for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length))
+            for i, stratum in enumerate(names)
+            if (strata == i).any()
+        ]
 
     @property
     def alarm_line(self) -> str:

@@ -132,7 +132,10 @@ def catches_wrong_token(
 
 
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt]) -> Greedy:
-    """Compare each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
+    """Generate each prompt by greedy ArS and by `cell`, and compare the two texts.
+
+    The first `REPEATED` prompts have both controls: ArS once more, and a planted wrong token.
+    """
     began = time.perf_counter()
     plain, result, scorer = plain_cell(cell), Greedy(), Scorer.shared(cell, loaded)
     for number, prompt in enumerate(prompts):
@@ -152,18 +155,16 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt]) -> G
 
 
 def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[AuditText]) -> Greedy:
-    """Compare records of a greedy cell with the scorer's argmax, given each token's prefix."""
+    """Compare texts of a greedy cell with the scorer's argmax, given each token's prefix.
+
+    Tokens beyond the target's context are not compared; one text has a planted wrong token.
+    """
     result, shared = Greedy(), Scorer.shared(cell, loaded)
     scorer = Scorer(loaded.target, loaded.vocab_size, processors_of(cell, loaded))
     for text in texts:
         best = scorer.logits(text.prompt, text.tokens).argmax(-1).tolist()
-        tokens = list(text.tokens[: len(best)])
-        at = next((i for i, (a, b) in enumerate(zip(best, tokens, strict=True)) if a != b), None)
-        reference = tokens if at is None else [*tokens[:at], best[at]]
-        emitted, k = tokens[: len(reference)], max(text.drafted, default=0)
-        result.compared.append(
-            compare_greedy(shared, text.prompt, reference, emitted, k, text.name)
-        )
+        tokens, k = text.tokens[: len(best)], max(text.drafted, default=0)
+        result.compared.append(compare_greedy(shared, text.prompt, best, tokens, k, text.name))
         if len(result.compared) == 1:
             result.planted = catches_wrong_token(shared, text.prompt, text.tokens, k)
     return result

@@ -154,10 +154,13 @@ def sets_of(at: TextPositions, favoured: Bits) -> Bits:
 def evidence(
     at: TextPositions, favoured: Bits, rng: np.random.Generator, pull: Floats | None = None
 ) -> Evidence:
-    """Return whether each token hit each set, the set's probability, and seeded draws of both.
+    """Return the evidence of n tokens for one alternative, with `REPEATS` seeded draws of q.
+
+    Hidden columns are in no set, and where the token's is hidden no bet is resolved.
 
     Args:
-        favoured: [n, W] outcomes that an alternative favours.
+        favoured: [n, W] outcomes that the alternative favours.
+        rng: of the draws, which move it on.
         pull: [n] what the alternative adds to their probability; None: all that is left of 1.
     """
     n, rows = len(at), np.arange(len(at))
@@ -207,7 +210,10 @@ def masses(probs: Floats, sets: Bits) -> Floats:
 
 
 def draw_sets(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
-    """Return [R, n, D] the sets that seeded draws hit, and of draws within the favoured set."""
+    """Return [R, n, D] the sets that seeded draws hit, and of draws within the favoured set.
+
+    Where that has no probability, the latter are of all outcomes too.
+    """
     n, rows = len(probs), np.arange(len(probs))
     inside = probs * sets[:, DRAFT]
     sets_of_draws = []
@@ -240,7 +246,10 @@ class DraftPreferred:
     name = "tokens that the draft model prefers"
 
     def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Return where p > q, and the sum of p - q there; None: `draft` is absent or of bits."""
+        """Return where p > q, and [n] the sum of p - q there.
+
+        A `draft` of bits is where; without one that is nowhere. The sum is None for both.
+        """
         if at.draft is None:
             return np.zeros(at.probs.shape, np.bool_), None
         if at.draft.dtype == np.bool_:

@@ -70,7 +70,11 @@ class Referee:
     def examine(
         self, text: AuditText, alternatives: Sequence[Alternative]
     ) -> tuple[list[Evidence], list[Impossible]]:
-        """Return a text's evidence for each alternative, and its impossible tokens."""
+        """Return a text's evidence for each alternative, in order, and its impossible tokens.
+
+        These are tokens after an EOS, beyond the budget, or by `edge` outside the support. Draws of
+        the evidence depend on `seed` and the text alone.
+        """
         impossible = self._beyond_the_end(text)
         crc = zlib.crc32(np.array(text.tokens, np.int64).tobytes())
         rng = np.random.default_rng([self.seed, crc, len(text.prompt)])
@@ -85,7 +89,10 @@ class Referee:
     def positions(
         self, text: AuditText, rows: int | None = ROWS
     ) -> Iterator[tuple[int, PositionProbs, TextPositions]]:
-        """Yield first position, distributions and positions of `rows` tokens; None: of all."""
+        """Yield first position, distributions and positions of `rows` tokens; None: of all.
+
+        Up to the end of the target's context; beyond the draft's context q stands for p.
+        """
         logits = self.scorer.logits(text.prompt, text.tokens)
         drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
         tokens = np.array(text.tokens, np.int64)
@@ -110,7 +117,7 @@ class Referee:
             yield Impossible(text.name, first + row, int(at.emitted[row]), before, reason)
 
     def _beyond_the_end(self, text: AuditText) -> list[Impossible]:
-        """Return the first token after an EOS, or beyond the budget."""
+        """Return the token after the first EOS, and the first beyond the budget: 0, 1 or 2."""
         ended = [i for i, token in enumerate(text.tokens) if self.ends and token in self.eos]
         ends = [(at + 1, "after the text had ended") for at in ended[:1]]
         ends += [(self.budget, "beyond the budget")] if self.budget is not None else []

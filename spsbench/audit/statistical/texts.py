@@ -40,11 +40,7 @@ def plain_cell(cell: Cell) -> Cell:
 
 
 def plain_here(cell: Cell) -> Cell:
-    """Return the cell of this package's own auto-regressive sampling, which needs the weights.
-
-    Raises:
-        UsageError: another engine alone has them.
-    """
+    """Return the cell of K = 0 in this package's own loop; UsageError: no weights are here."""
     if cell.target.served:
         raise UsageError(
             f"`decoder` {cell.decoder.name} without the weights: expected the model that it "
@@ -59,7 +55,7 @@ def with_weights(cell: Cell) -> Cell:
 
 
 def audited_text(prompt: Sequence[int], record: Record, name: str) -> AuditText:
-    """Return a record in the form that the audit reads."""
+    """Return prompt and tokens with the emitted and drafted counts of the record's rounds."""
     return AuditText(
         tuple(prompt),
         tuple(record.tokens),
@@ -91,11 +87,7 @@ class NamedPrompt(NamedTuple):
 
 
 def draw_prompts(
-    cell: Cell,
-    loaded: Loaded,
-    tasks: Sequence[Spec],
-    most: int,
-    sample_seed: int | None = None,
+    cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int, sample_seed: int | None = None
 ) -> list[NamedPrompt]:
     """Return up to `most` prompts that fit the context with their output, from each task in turn.
 
@@ -191,11 +183,8 @@ def perform_in_order(
     """Perform jobs in this process or in `workers` others, until `receive` returns True.
 
     Args:
-        receive: takes each job and its result, in the order of the jobs.
-
-    Raises:
-        UnavailableError: a worker that ended.
-        SpsError: any error of the models and methods.
+        receive: takes each job and its result, in the order of the jobs. What a worker raises is
+            raised here; UnavailableError: one ended.
     """
     if workers == 1:
         any(receive(job, bench.examine(job)) for job in work)
@@ -220,14 +209,10 @@ def perform_in_order(
 
 @dataclass(frozen=True, kw_only=True)
 class AuditTexts(Work):
-    """Work of a worker process: texts generated and examined with models of its own.
-
-    Args:
-        edge: tolerance of the referee.
-    """
+    """Work of a worker process: texts generated and examined with models of its own."""
 
     cell: Cell
-    edge: float
+    edge: float  # tolerance of the referee
     access: Access
 
     def prepare(self) -> None:

@@ -68,16 +68,14 @@ class Fitted(NamedTuple):
 def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitted:
     """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
 
-    Newton's method with a small ridge on standardised features; exact to rounding.
+    Newton's method with a small ridge on standardised features; exact to rounding. UsageError: too
+    few positions, NaN or infinity.
 
     Args:
         entropies: those of the draft's distributions along all texts.
         peaks: their greatest probabilities.
         kept: acceptance chances.
         drafted: the slots that positions are drafted as, with weights.
-
-    Raises:
-        UsageError: too few positions, or NaN or infinity; names the input.
     """
     at_positions, labels = np.stack([entropies, peaks], 1).astype(float), kept.astype(float)
     if len(labels) < FEWEST:
@@ -106,11 +104,7 @@ def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitte
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:
-    """Write a classifier to a file.
-
-    Raises:
-        MissingError: the file cannot be written.
-    """
+    """Write a classifier and its losses to a file as JSON; MissingError: it cannot be written."""
     quality = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
     values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": quality}
     try:
@@ -122,11 +116,7 @@ def write_classifier(path: Path, fitted: Fitted) -> None:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """Read a classifier from a file of `write_classifier`.
-
-    Raises:
-        SpsError: the file cannot be read, or holds no classifier.
-    """
+    """Read a classifier from a file of `write_classifier`; SpsError: unreadable, or none in it."""
     values = read_json(path, "a classifier")
     try:
         if (values["kind"], values["version"]) != (KIND, VERSION):
@@ -140,7 +130,7 @@ def read_classifier(path: Path) -> Classifier:
 
 
 def _newton(rows: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Return [4] the coefficients; the intercept has no ridge."""
+    """Return [4] the coefficients of [R, 4] rows whose first column is the intercept's ones."""
     ridge = np.diag([0.0, RIDGE, RIDGE, RIDGE])
     mean = min(max(float(np.average(labels, weights=weights)), 1e-6), 1 - 1e-6)
     coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0, 0.0])

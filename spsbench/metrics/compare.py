@@ -180,7 +180,10 @@ def _unpaired_change(before: Estimate, after: Estimate) -> Estimate:
 
 
 def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Change:
-    """Return the kind of change: SAME within the margin; UNDECIDED: no interval, or 0 in it."""
+    """Return SAME for an interval within the margin, UNDECIDED for none, or for one that has 0.
+
+    Else BETTER, WORSE, or REGRESSION where the mean is worse by more than the margin.
+    """
     if change.low is None or change.high is None:
         return Change.UNDECIDED
     if -margin < change.low and change.high < margin:

@@ -72,19 +72,12 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchCosts:
-    """Costs of rounds that several texts make together, by the texts of a batch.
+    """Costs of rounds that several texts make together, by the texts of a batch."""
 
-    Attributes:
-        sizes: texts of a batch, rising from 1.
-        passes: of each size, common passes of the target, by tokens of each text and context.
-        rest: drafter -> of each size, seconds of a round of all texts less the target's pass, by K.
-        cached: bytes of a token's keys and values in the target.
-    """
-
-    sizes: tuple[int, ...]
-    passes: tuple[Surface, ...]
-    rest: Mapping[Drafting, tuple[Surface, ...]]
-    cached: int
+    sizes: tuple[int, ...]  # texts of a batch, rising from 1
+    passes: tuple[Surface, ...]  # by size: the target's, by tokens of each text and context
+    rest: Mapping[Drafting, tuple[Surface, ...]]  # by size: a round less its pass, by K and context
+    cached: int  # bytes of a token's keys and values in the target
 
     def __post_init__(self) -> None:
         if self.sizes[:1] != (1,) or list(self.sizes) != sorted(set(self.sizes)):
@@ -102,11 +95,8 @@ class BatchCosts:
         """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
 
         Args:
-            drafter: `PLAIN` with k = 0 is ArS.
+            drafter: `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches.
             drafted: tokens that each text has on average.
-
-        Raises:
-            DataError: the drafter was not measured in batches.
         """
         surfaces = _entry("drafter in batches", drafter, self.rest)
         spent = self._between(surfaces, k, context, size)
@@ -122,27 +112,16 @@ class BatchCosts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Costs:
-    """Measured seconds by part.
+    """Measured seconds by part."""
 
-    Attributes:
-        passes: the target's pass alone, by tokens fed and context.
-        arms: the costs of drafters; `PLAIN` is ArS.
-        rules: by verifier.
-        setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
-        busy: whether other work during the measurement widens the intervals.
-        weights: bytes that a pass of the target reads; None = unknown.
-        changed: hypothetical factors by part.
-        batches: costs of common rounds of several texts; None = not measured.
-    """
-
-    passes: Surface
-    arms: Mapping[Drafting, DrafterCosts]
-    rules: Mapping[str, Rule]
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    busy: bool = False
-    weights: int | None = None
-    changed: Mapping[str, float] = field(default_factory=dict)
-    batches: BatchCosts | None = None
+    passes: Surface  # the target's pass alone, by tokens fed and context
+    arms: Mapping[Drafting, DrafterCosts]  # `PLAIN` is ArS
+    rules: Mapping[str, Rule]  # by verifier
+    setting: Mapping[str, Any] = field(default_factory=dict)  # machine, versions, models, warp ...
+    busy: bool = False  # whether other work during the measurement widens the intervals
+    weights: int | None = None  # bytes that a pass of the target reads; None: unknown
+    changed: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors by part
+    batches: BatchCosts | None = None  # common rounds of several texts; None: not measured
     _known: dict[tuple[Any, ...], Floats] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -154,9 +133,12 @@ class Costs:
     ) -> "Costs":
         """Return costs that are arithmetic: a round is a pass of the target, and its drafting.
 
+        Verifying is free; ArS comes in by itself.
+
         Args:
             passes: texts of a batch, rising from 1 -> a pass, by tokens of each text and context.
-            drafts: drafter -> texts of a batch -> drafting of so many tokens; it may be free.
+            drafts: drafter -> texts of a batch, those of `passes` -> drafting of so many tokens.
+            setting: recorded as the conditions of the times.
         """
         nothing = line(0.0, 0.0)
         rule = Rule(nothing, nothing, nothing)
@@ -166,12 +148,10 @@ class Costs:
         }
         rest = {name: tuple(of[size] for size in passes) for name, of in drafts.items()}
         rest[PLAIN] = (nothing,) * len(passes)
-        batches = BatchCosts(
-            sizes=tuple(passes), passes=tuple(passes.values()), rest=rest, cached=0
-        )
-        return cls(
-            passes=passes[1], arms=arms, rules={FREE: rule}, setting=setting, batches=batches
-        )
+        sizes, by_size = tuple(passes), tuple(passes.values())
+        batches = BatchCosts(sizes=sizes, passes=by_size, rest=rest, cached=0)
+        rules = {FREE: rule}
+        return cls(passes=passes[1], arms=arms, rules=rules, setting=setting, batches=batches)
 
     @classmethod
     def of_ratios(cls, row: float, drafts: Mapping[Drafting, float]) -> "Costs":
@@ -285,10 +265,7 @@ class Costs:
     def scaled(self, **factors: float) -> "Costs":
         """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
 
-        Unexplained time stays as measured.
-
-        Raises:
-            DataError: no such part, or a factor that is not above 0.
+        Unexplained time and batches stay. DataError: another part, or a factor of 0 or less.
         """
         for part, factor in factors.items():
             if part not in SCALED or not 0 < factor < math.inf:
@@ -313,11 +290,7 @@ class Costs:
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 
     def drafter(self, drafter: Drafting) -> DrafterCosts:
-        """Return the costs of a drafter.
-
-        Raises:
-            DataError: the drafter was not measured.
-        """
+        """Return the costs of a drafter; DataError: it was not measured."""
         return _entry("drafter", drafter, self.arms)
 
 

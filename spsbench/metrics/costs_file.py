@@ -28,11 +28,7 @@ def dumps(costs: Costs) -> str:
 
 
 def loads(text: str | bytes, where: str) -> Costs:
-    """Parse the text of a file of costs.
-
-    Raises:
-        DataError: no costs, a later version, or damage; names `where`.
-    """
+    """Parse a file of costs; DataError, with `where`: no costs, another version, or damage."""
     try:
         contents = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -55,11 +51,7 @@ def loads(text: str | bytes, where: str) -> Costs:
 
 
 def read_costs(path: Path) -> Costs:
-    """Read the costs in a file.
-
-    Raises:
-        SpsError: the file cannot be read; or as `loads`.
-    """
+    """Read the costs in a file; SpsError: it cannot be read; or as `loads`."""
     return loads(read_untrusted(path, "a table of costs", LIMIT), str(path))
 
 
@@ -75,11 +67,7 @@ def to_json(costs: Costs) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
-    """Return costs from plain values: the inverse of `to_json`.
-
-    Raises:
-        TypeError, ValueError: a field is missing or invalid.
-    """
+    """Return costs from plain values, the inverse of `to_json`; TypeError, ValueError: damage."""
     keyed = {**values, "arms": by_drafting(values["arms"])}
     if (batches := values.get("batches")) is not None:
         keyed["batches"] = {**batches, "rest": by_drafting(batches["rest"])}
@@ -108,11 +96,7 @@ def by_label(costs: Mapping[Drafting, Any]) -> dict[str, Any]:
 
 
 def by_drafting(costs: object) -> dict[Drafting, Any]:
-    """Return costs of a file by how a text is drafted: the inverse of `by_label`.
-
-    Raises:
-        ValueError: no object, or a label that is no drafter.
-    """
+    """Return costs by drafting, the inverse of `by_label`; ValueError: a label of no drafter."""
     values = convert(costs, dict[str, Any])
     return {Drafting.parse(label): value for label, value in values.items()}
 

@@ -94,7 +94,7 @@ class Jackknife:
         """Return the figure of all rows with its interval; None where it does not apply.
 
         Rows with 0 in the column `counted` take no part; usually the denominator. Fewer than
-        `FEWEST` samples leave no interval.
+        `FEWEST` samples leave no interval, but for a chance of 0 or 1: its bound is one-sided.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = float(statistic(self._total))

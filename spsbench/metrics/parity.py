@@ -81,9 +81,7 @@ def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[floa
 def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     """Return figure -> sample -> value of one cell's scores, which come in any order.
 
-    Raises:
-        KeyError: a metric is missing from a score.
-        ValueError: `combine` returned other than one value a sample.
+    {} without scores. ValueError: `combine` returned other than one value a sample.
     """
     repeats: dict[str, dict[int, dict[str, float]]] = {}
     for score in scores:
@@ -197,12 +195,9 @@ def parity(
 
     Args:
         ars, sps: sample -> value, from `qualities`.
-        margin: the largest negligible difference, stated beforehand.
+        margin: the largest negligible difference, stated beforehand; ValueError: 0 or less.
         identical: whether the texts of these samples are the same in both methods, which decides
             without a test unless equal texts have different scores.
-
-    Raises:
-        ValueError: a margin that is not above 0.
     """
     if not margin > 0:
         raise ValueError(f"margin is {margin}: expected more than 0")

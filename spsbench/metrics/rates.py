@@ -124,10 +124,7 @@ def estimate_speedup(
     """Return the ratio of mean token times, from pairs of (seconds, tokens) by prompt.
 
     Mean token time of `baseline` over that of `other`: a ratio of sums, with an interval over pairs
-    from 8 pairs on.
-
-    Raises:
-        ValueError: no pairs, unpaired values, or a pair without tokens or time.
+    from 8 pairs on. ValueError: no pairs, unpaired values, or a pair without tokens or time.
     """
     pairs = [[*base, *drafting] for base, drafting in zip(baseline, other, strict=True)]
     rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
@@ -165,7 +162,7 @@ def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, E
     """Return gains over the K = 0 baseline by their names in `Summary`; {} without pairs.
 
     They are ratios of totals that are paired by sample and repeat, so that a prompt weighs the same
-    under both methods.
+    under both methods; of the baseline itself 1. Without a constant `k` nothing is predicted.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
     drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as independent.
@@ -174,7 +171,7 @@ def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, E
     more than the measured tau, or costs less than one pass, so the prediction never exceeds tau.
 
     Methods of one prompt run one after another and mostly share the load of the machine. Where load
-    changes from one to the next, only many pairs even it out; `paired` marks such pairs.
+    changes from one to the next, only many pairs even it out; `Estimate.loaded` marks such figures.
     """
     pairs = pair_generations([base, cell_tally], "started")
     if pairs is None:
@@ -223,14 +220,14 @@ def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
     return np.asarray(np.where(certain, slots, (1 - chance**slots) / rejected))
 
 
-def alpha_for(tokens: float, k: float, steps: int = 60) -> float | None:
-    """Return the alpha at which K drafted tokens give `tokens` a round; None: 1 is too low."""
+def alpha_for(tokens: float, k: float) -> float | None:
+    """Return the alpha at which K drafted tokens give `tokens` a round; None: K + 1 or more."""
     if tokens >= k + 1:
         return None
     if tokens <= 1:
         return 0.0
     low, high = 0.0, 1.0
-    for _ in range(steps):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if expected_tokens(middle, k) < tokens else (low, middle)
     return high

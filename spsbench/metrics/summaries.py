@@ -126,19 +126,16 @@ def summaries(
 ) -> list[Summary]:
     """Return one summary a cell, in the order of `cells`; figures are None without records.
 
-    Records and scores are streamed once. `combine` returns the way of a cell's task from scores to
-    one value a sample. `by_group` adds summaries of each group of the records before those of all.
-
-    Raises:
-        ValueError: a record or score of a cell that is not in `cells`.
+    Records and scores are streamed once; ValueError: one of another cell. `combine` returns the way
+    of a cell's task from scores to one value a sample. `by_group` adds summaries of each group of
+    the records before those of all.
     """
-    every = tallies(cells, horizon)
-    groups: dict[str, dict[str, Tally]] = {}
+    groups: dict[str | None, dict[str, Tally]] = {None: tallies(cells, horizon)}
     group_of: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for record in records:
         number = numbers.setdefault(record.sample, len(numbers))
-        tally_of(record.cell, every).add(record, number)
+        tally_of(record.cell, groups[None]).add(record, number)
         if by_group:
             group = group_of[record.sample] = record.group or ""
             if group not in groups:
@@ -149,13 +146,13 @@ def summaries(
         tally_of(score.cell, by_cell).append(score)
 
     rows: list[Summary] = []
-    for name, group_tallies in groups.items():
-        scores_of_group = {
-            cell: [score for score in all_scores if group_of.get(score.sample) == name]
-            for cell, all_scores in by_cell.items()
-        }
-        rows += _rows(cells, group_tallies, scores_of_group, combine, name)
-    return [*rows, *_rows(cells, every, by_cell, combine, None)]
+    for name in (*list(groups)[1:], None):
+        for cell in cells:
+            of_group = [s for s in by_cell[cell.id] if name in (None, group_of.get(s.sample))]
+            base, tally = baseline(cell, cells), groups[name][cell.id]
+            gained = {} if base is None else baseline_gains(groups[name][base.id], tally, cell.k)
+            rows.append(_summary(cell, name, tally, gained, qualities(of_group, combine(cell))))
+    return rows
 
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
@@ -170,21 +167,6 @@ def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
         )
         for cell in cells
     }
-
-
-def _rows(
-    cells: Sequence[Cell],
-    tallies: Mapping[str, Tally],
-    scores: Mapping[str, Sequence[Score]],
-    combine: Callable[[Cell], Combine],
-    group: str | None,
-) -> Iterator[Summary]:
-    """Yield a summary for each cell, with gains over its K = 0 cell where there is one."""
-    for cell in cells:
-        base = baseline(cell, cells)
-        tally = tallies[cell.id]
-        gained = {} if base is None else baseline_gains(tallies[base.id], tally, cell.k)
-        yield _summary(cell, group, tally, gained, qualities(scores[cell.id], combine(cell)))
 
 
 def _summary(
@@ -209,6 +191,11 @@ def _summary(
         drafts = (cell.k or 0) * (rounds - sums[..., AT["trees"]]) + sums[..., AT["tree_depth"]]
         return np.asarray(sums[..., AT["round_tokens"]] / (rounds + drafts))
 
+    def kept_shares(first: int, count: int) -> Iterator[Estimate | None]:
+        """Yield kept / tested for each of `count` columns from `first`, before as many tested."""
+        for kept in range(first, first + count):
+            yield jackknife.estimate(ratio_of(kept, kept + count), kept + count, CHANCE)
+
     if cell.k is not None:
         figures["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
     if cell.k == 0:
@@ -226,8 +213,6 @@ def _summary(
         for name, estimate in _times(jackknife, rows).items():
             times[name] = times[name] or (estimate and estimate._replace(loaded=True))
     figures |= times
-    first = len(AT)
-    siblings = first + 2 * tally.slots
     return Summary(
         cell=cell,
         group=group,
@@ -238,15 +223,8 @@ def _summary(
         timed=undisturbed,
         loaded=timed - undisturbed,
         horizon=tally.horizon,
-        alpha_at=tuple(
-            jackknife.estimate(ratio_of(kept, kept + tally.slots), kept + tally.slots, CHANCE)
-            for kept in range(first, first + tally.slots)
-        ),
-        sibling_at=tuple(
-            jackknife.estimate(ratio_of(kept, kept + SIBLINGS), kept + SIBLINGS, CHANCE)
-            for kept in range(siblings, siblings + SIBLINGS)
-            if rows[:, kept + SIBLINGS].any()
-        ),
+        alpha_at=tuple(kept_shares(len(AT), tally.slots)),
+        sibling_at=tuple(filter(None, kept_shares(len(AT) + 2 * tally.slots, SIBLINGS))),
         spread=time_quantiles(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         **figures,
         **gained,
@@ -260,7 +238,10 @@ def _summary(
 
 
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
-    """Return the figures of time of `rows`; None where their parts were not measured."""
+    """Return figures of time by name: `OF_TIME` and `verify_share`.
+
+    The shares and the times of passes are None where the parts of rounds were not measured.
+    """
     figures = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME
@@ -275,11 +256,7 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
 
 
 def tally_of(cell: str, of: Mapping[str, Of]) -> Of:
-    """Return the tally of a cell.
-
-    Raises:
-        ValueError: the cell is not of the run.
-    """
+    """Return what belongs to a cell by its id; ValueError: the cell is not of the run."""
     try:
         return of[cell]
     except KeyError:

@@ -153,7 +153,10 @@ def measured_sums(record: Record, tokens: float) -> Iterator[float]:
 
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
-    """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
+    """Return draft tokens kept at each of the first `slots` of a round, then those tested.
+
+    A round of several passes, whose counts are sums, counts only where it accepted nothing.
+    """
     # triples of small numbers repeat: count in C, then loop in Python over the few distinct ones
     triples = Counter(map(COUNTS, rounds))
     kept, tested = [0] * slots, [0] * slots
@@ -241,7 +244,11 @@ class Tally:
         by_position: Sequence[float],
         by_depth: Sequence[float],
     ) -> None:
-        """Count the expected rounds of a text; those of one key share a row."""
+        """Add the expected rounds of a text to the row of its key (sample, repeat), new or not.
+
+        Args:
+            by_position: as of the function of that name, for `slots`; `by_depth` for `k`.
+        """
         row = [*sums, *[0.0] * 2 * len(MEASURES), *by_position, *[0.0] * 2 * SIBLINGS, *by_depth]
         if key not in self.keys:
             self.keys[key] = len(self.keys)

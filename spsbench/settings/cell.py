@@ -207,13 +207,9 @@ class CellRequest(Configuration):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Configuration):
-    """A resolved configuration: its methods accept it, and it names its verifier and costs.
+    """A resolved configuration: its methods accept it, and it names its verifier and costs."""
 
-    Args:
-        guarantee: What the class of a verifier that is not built in promises; empty: not known.
-    """
-
-    guarantee: str = field(default="", compare=False)
+    guarantee: str = field(default="", compare=False)  # what the verifier promises; "": unknown
 
     def __post_init__(self) -> None:
         guarantee = GUARANTEES.get(self.verifier.name, self.guarantee)
@@ -300,9 +296,8 @@ class Cell(Configuration):
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read a cell from the values of `to_json`; missing fields get their defaults.
 
-        Raises:
-            TypeError, KeyError, ValueError, AttributeError: a field is unknown, one without a
-                default is missing, or a value is of another type.
+        TypeError, ValueError (msgspec's too): a field is unknown, `target` is missing, or a value
+        is of another type.
         """
         from msgspec import convert  # not for `sps --help`
 

@@ -128,9 +128,7 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
             "drafter": drafter,
             "schedule": schedule or constant(lookahead(drafter) if k is None else k),
         }
-    others = {
-        name: value for name, value in values.items() if name in CellRequest.__dataclass_fields__
-    }
+    others = {n: value for n, value in values.items() if n in CellRequest.__dataclass_fields__}
     return CellRequest(**others | method | {"target": target})
 
 
@@ -156,7 +154,7 @@ def _usual(name: str, value: object) -> object:
 
 
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
-    """Describe what `chat_sampling` applied in a line."""
+    """Describe in a line what `chat_sampling` applied, one option at least, and what wins."""
     numbers = {n: f"{v:g}" if isinstance(v, float) else str(v) for n, v in applied.items()}
     words = ", ".join(f"{name.replace('_', '-')} {number}" for name, number in numbers.items())
     fields = " and ".join(f"`{name}`" for name in applied)
@@ -287,10 +285,11 @@ def lookahead(drafter: Spec) -> int:
 
 
 def target_of(values: Mapping[str, Any]) -> ModelSpec:
-    """Return the target, which ranks share; UsageError: remote code without a pinned revision."""
-    options = {
-        field: values.get(setting.name, setting.default) for field, setting in TARGET.items()
-    }
+    """Return the target, which ranks share; note that the usual engine is not installed.
+
+    UsageError: remote code without a pinned revision, or an adapter that cannot be merged.
+    """
+    options = {field: values.get(option.name, option.default) for field, option in TARGET.items()}
     if "engine" not in values and DEFAULT_ENGINE != USUAL_ENGINE:
         log.info(f"note: engine {USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} runs, slower")
     if options["trust_remote_code"] and options["revision"] is None:
@@ -306,15 +305,11 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
     random weights; some heads are rounded by default. Remote code runs where the
     target's does, of a pinned revision.
     """
-    options = {
-        field: values[setting.name] for field, setting in DRAFT.items() if setting.name in values
-    }
+    options = {field: values[s.name] for field, s in DRAFT.items() if s.name in values}
     if name.startswith(SELF):
         _check_own(name, options)
-        options |= {"revision": target.revision, "weights": name.removeprefix(SELF)}
-        options |= {"adapter": target.adapter}
-        if target.random:
-            options["weights"] = f"{RANDOM}-{options['weights']}"
+        weights = f"{RANDOM}-" * target.random + name.removeprefix(SELF)
+        options |= {"revision": target.revision, "weights": weights, "adapter": target.adapter}
         name = target.id
     elif name.startswith(SHAPE):
         shape, of = parse_shape(name)
@@ -345,10 +340,10 @@ def _mergeable(model: ModelSpec) -> ModelSpec:
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
     """Raise UsageError for an unknown format, or options that name the draft's weights too."""
     if name.removeprefix(SELF) not in QUANTISED:
+        copies = ", ".join(SELF + kind for kind in QUANTISED)
         raise UsageError(
-            f"`draft` {name}: expected "
-            f"{', '.join(SELF + kind for kind in QUANTISED)}, which are "
-            "the target's own weights quantised. With fewer layers: `drafter` self:8-11"
+            f"`draft` {name}: expected {copies}, which are the target's own weights quantised. "
+            "With fewer layers: `drafter` self:8-11"
         )
     for field in ("revision", "weights", "adapter"):
         if field in options:

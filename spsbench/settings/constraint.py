@@ -88,7 +88,7 @@ def read_schema(value: Any, where: str) -> str:
 
 
 def read_regex(value: Any, where: str) -> str:
-    """Return a regular expression of limited size."""
+    """Return a regular expression as it is; UsageError: no text, DataError: too long."""
     if not isinstance(value, str):
         raise UsageError(f"{where} is a {type(value).__name__}: expected a regular expression")
     return _checked_size(value, where)
@@ -146,12 +146,7 @@ def check_grammar(kind: str, text: str, where: str) -> None:
 
 
 def to_llguidance(kind: str, text: str) -> str:
-    """Return a constraint in the words of llguidance.
-
-    Raises:
-        MissingError: llguidance is not installed.
-        ValueError: the text is none of its kind.
-    """
+    """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind."""
     matcher = import_llguidance().LLMatcher
     if kind == "regex":
         return str(matcher.grammar_from_regex(text))
@@ -262,7 +257,10 @@ def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
-    """Return what llguidance would accept in one object and not follow; None: nothing."""
+    """Return what llguidance would accept in one object and not follow; None: nothing.
+
+    That is `minProperties` which keys that come twice could meet, and a `loose_bound`.
+    """
     keys = schema.get("required")
     required = set(map(str, keys)) if isinstance(keys, list) else set()
     least, patterns = schema.get("minProperties"), schema.get("patternProperties")

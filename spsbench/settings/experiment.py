@@ -14,7 +14,7 @@ from spsbench.registry import entries
 from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.grid import MAX_SAMPLES, GridPoint, Sweep
+from spsbench.settings.grid import MAX_SAMPLES, GridPoint, Sweep, lacks_baseline
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import RUN, SIZE, Option, between, name_file
 from spsbench.settings.task import Task
@@ -133,17 +133,11 @@ BENCH = (Sweep, Experiment, OutputFolder, Access, Workers)
 
 
 class PartRequest(NamedTuple):
-    """A part of a requested experiment.
+    """A part of a requested experiment."""
 
-    Args:
-        part: without cells.
-        cells: the requested ones.
-        is_traced: whether drafts of its speculative cells are traced.
-    """
-
-    part: TaskPart
+    part: TaskPart  # without cells
     cells: Sequence[CellRequest]
-    is_traced: bool
+    is_traced: bool  # whether drafts of its speculative cells are traced
 
 
 class ExperimentRequest(NamedTuple):
@@ -231,7 +225,9 @@ def make_parts(
 ) -> Iterator[PartRequest]:
     """Yield a table's part, two if only some models chat; UsageError: wrong `limit`, `system`."""
     chat_task = cache(partial(task_in_chat, task, spec, table.chat, facts))
-    requests = list(table.requests(points, spec, task, chat_task, facts))
+    requests = [table.request(point, spec, task, chat_task, facts) for point in points]
+    if len(table.method) > 1:  # a server without K = 0 has the other method alone
+        requests = [cell for cell in requests if cell.k != 0 or not lacks_baseline(cell)]
     chats = {request.target: chat_task(request.target) for request in requests if request.chat}
     if table.system is not None and not chats:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")

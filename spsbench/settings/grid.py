@@ -3,7 +3,7 @@
 A `Sweep` is the grid of a task: one part of an experiment file, or the flags of `sps bench`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -37,23 +37,17 @@ MAX_ROWS = 1024  # rows of a batch
 MAX_CELLS = 10_000  # cells of one table
 ChatTask = Callable[[ModelSpec], Task | None]
 """Returns the task as a model is asked it in its chat template; None: the model gets plain text."""
-SLOWEST = ("setting", *SAMPLING_FIELDS)  # axes; seeds, batches and drafting turn fastest
-LAST = ("batch", "seed")
+PLACES = {n: i for i, n in enumerate(("setting", *SAMPLING_FIELDS, "", "batch", "seed"))}
+"""Place of an axis, the slowest first; "": of any other. Drafting turns faster still."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of some values.
+    """Every combination of some values; an option that is left out has its default."""
 
-    Args:
-        axes: option -> its values; what is left out has its default.
-        baseline: with the cell of K = 0 of each combination.
-        speculative: with the others.
-    """
-
-    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    baseline: bool = False
-    speculative: bool = True
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
+    baseline: bool = False  # with the cell of K = 0 of each combination
+    speculative: bool = True  # with the others
 
     AXES: ClassVar[Mapping[str, OptionSpec]] = OF_CELL
 
@@ -70,7 +64,8 @@ class Grid:
         """Yield the options of each request: sampling first, then models, work, and drafting."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
-        for point in all_choices({name: self.axes[name] for name in sorted(others, key=_place)}):
+        others.sort(key=lambda name: PLACES.get(name, PLACES[""]))
+        for point in all_choices({name: self.axes[name] for name in others}):
             for method in self._methods(drafting):
                 yield self._drafting_here(point, method)
 
@@ -98,21 +93,15 @@ class Grid:
             yield method
 
     def _drafting_here(self, point: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a cell, without those of drafting where the engine has its own.
+        """Return the options of a cell, of drafting `k` alone where the engine drafts its own way.
 
-        They are for the other decoders of the grid; without any they stay, and are refused.
+        The others are for the other decoders of the grid; without any they stay, and are refused.
         """
         decoders: tuple[Spec, ...] = self.axes.get("decoder", ())
         some_are_ours = any(decoder.name not in ELSEWHERE for decoder in decoders)
         if some_are_ours and point["decoder"].name in ELSEWHERE:
             method = {name: value for name, value in method.items() if name == "k"}
         return point | method
-
-
-def _place(name: str) -> int:
-    if name in LAST:
-        return len(SLOWEST) + 1 + LAST.index(name)
-    return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST)
 
 
 def all_choices(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
@@ -225,32 +214,18 @@ class Sweep:
                     )
         return list(points.values())
 
-    def requests(
-        self,
-        points: "Sequence[GridPoint]",
-        spec: Spec,
-        task: Task,
-        chat_task: ChatTask,
-        facts: ModelFacts,
-    ) -> Iterator[CellRequest]:
-        """Yield the request of each point with its task; without K = 0 where a server has none.
+    def request(
+        self, point: "GridPoint", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
+    ) -> CellRequest:
+        """Return the request of a point with its task; UsageError: its decoder cannot do that.
+
+        What the user named stays; prompts and sampling that nobody named are the task's, in a chat
+        sampling is the model's. `record` laws sets an argument of the decoder.
 
         Args:
             spec, task: name and task of the table.
             chat_task: returns the task for models that are asked in their chat template.
             facts: sampling that chats take from their models.
-        """
-        for point in points:
-            request = self._with_task(point, spec, task, chat_task, facts)
-            if request.k != 0 or len(self.method) == 1 or not lacks_baseline(request):
-                yield request
-
-    def _with_task(
-        self, point: "GridPoint", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
-    ) -> CellRequest:
-        """Add a task, prompts and usual sampling to a point; UsageError: laws of another loop.
-
-        What the user named stays; `record` laws sets an argument of the decoder.
         """
         options, request, setting = point
         asked_in_chat = chat_task(request.target)

@@ -14,21 +14,13 @@ RANDOM = " (random)"
 
 
 class Drafting(NamedTuple):
-    """How a text is drafted: a drafter with its model, whatever the version of a plug-in's file.
+    """How a text is drafted: a drafter with its model, whatever the version of a plug-in's file."""
 
-    Attributes:
-        drafter: the drafter; `Spec("")` where a model drafts in an engine of its own.
-        model: id of the model, with the revision after an @; empty: the drafter has none.
-        quantised: format of the model's weights; empty: they are not quantised.
-        dtype: the dtype of the model, where it is not the target's.
-        random: whether the model's weights are random.
-    """
-
-    drafter: Spec
-    model: str = ""
-    quantised: str = ""
-    dtype: str = ""
-    random: bool = False
+    drafter: Spec  # `Spec("")` where a model drafts in an engine of its own
+    model: str = ""  # its id, with the revision after an @; "": the drafter has none
+    quantised: str = ""  # the format of the model's weights; "": they are not quantised
+    dtype: str = ""  # the model's, where it is not the target's
+    random: bool = False  # whether the model's weights are random
 
     @classmethod
     def of(cls, cell: Configuration) -> "Drafting":
@@ -45,9 +37,7 @@ class Drafting(NamedTuple):
         """Parse a label such as `ngram:n=3` or `model nano-draft int8 float16 (random)`.
 
         A drafter ends at the first blank; the path of a plug-in may have blanks up to its class.
-
-        Raises:
-            ValueError: the label begins with no spec of a drafter.
+        ValueError: the label begins with no spec of a drafter.
         """
         words = label.removesuffix(RANDOM).split(" ")
         ends = (i for i in range(1, len(words)) if _is_whole(" ".join(words[:i])))
@@ -68,17 +58,11 @@ class Drafting(NamedTuple):
 
 
 class Method(NamedTuple):
-    """How a text is drafted, by which rule it is verified, and how K is chosen.
-
-    Attributes:
-        drafting: how it is drafted.
-        verifier: spec of the rule, as text.
-        schedule: how K is chosen; None: the group of all methods that differ in it alone.
-    """
+    """How a text is drafted, by which rule it is verified, and how K is chosen."""
 
     drafting: Drafting
-    verifier: str
-    schedule: Spec | None = None
+    verifier: str  # spec of the rule, as text
+    schedule: Spec | None = None  # None: the group of all methods that differ in it alone
 
     @classmethod
     def of(cls, cell: Configuration) -> "Method":

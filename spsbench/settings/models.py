@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from spsbench.errors import UsageError
@@ -18,19 +17,9 @@ QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once
 """One scale an output; a scale for 32 inputs; for 64. See `engines/quantization`."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # besides `auto`, the dtype of the weights
 SERVED = "served"  # another engine has them, as `decoder` names it; nothing is loaded here
-WEIGHTS = (
-    CHECKPOINT,
-    BLOCKS,
-    RANDOM,
-    SERVED,
-    *QUANTISED,
-    *(f"{RANDOM}-{name}" for name in QUANTISED),
-)
-
-KNOWN = (
-    f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {SERVED}, {', '.join(QUANTISED)} or {RANDOM}- and one of "
-    "these"
-)
+UNROUNDED = (CHECKPOINT, BLOCKS, RANDOM, SERVED)
+WEIGHTS = (*UNROUNDED, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
+KNOWN = f"{', '.join((*UNROUNDED, *QUANTISED))} or {RANDOM}- and one of these"
 
 SHAPE = "shape:"  # before WIDTHxDEPTH: a draft of that shape, with random weights
 _SHAPE = re.compile(SHAPE + r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::(.++))?", re.ASCII)
@@ -129,51 +118,37 @@ class ModelSpec:
 
 
 class ModelFacts(NamedTuple):
-    """What files say of a model; the answers may need a download.
+    """What files say of a model; the answers may need a download."""
 
-    Attributes:
-        template: whether the model has a chat template.
-        sampling: the sampling that the model names itself, in the words of its file.
-        family: the drafter of a head; None for other models.
-    """
-
-    template: Callable[[ModelSpec], bool] = lambda model: False
-    sampling: Callable[[ModelSpec], Mapping[str, Any]] = lambda model: {}
-    family: Callable[[ModelSpec], str | None] = lambda draft: None
+    template: Callable[[ModelSpec], bool] = lambda model: False  # whether it has one for chats
+    sampling: Callable[[ModelSpec], Mapping[str, Any]] = lambda model: {}  # in its file's words
+    family: Callable[[ModelSpec], str | None] = lambda draft: None  # drafter of a head; None: none
 
 
 NOTHING = ModelFacts()  # for checks that touch no file
 
 _WEIGHTS = Path(__file__).parents[1] / "weights"  # data alone, so that it can be a wheel of its own
 
-BUNDLED: Mapping[str, Path] = MappingProxyType(
-    {
-        name: _WEIGHTS / name
-        for name in (
-            *("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp", "nano-mtp"),
-            "smollm2-eagle3",
-        )
-    }
-)
-"""Name -> folder of each bundled model and head."""
-
-DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
+DEFAULT_DRAFT: Mapping[str, str] = {"nano": "nano-draft"}
 """Bundled target -> its bundled draft model."""
 
-DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        **{("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp", "mtp")},
-        ("smollm2", "eagle3"): "smollm2-eagle3",
-    }
-)
+DEFAULT_HEAD: Mapping[tuple[str, str], str] = {
+    **{("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp", "mtp")},
+    ("smollm2", "eagle3"): "smollm2-eagle3",
+}
 """Target and drafter -> the bundled head for both."""
 
-HEAD_WEIGHTS: Mapping[str, str] = MappingProxyType({"smollm2-eagle3": "int8"})
+BUNDLED: Mapping[str, Path] = {
+    name: _WEIGHTS / name for name in ("nano", "nano-draft", *DEFAULT_HEAD.values())
+}
+"""Name -> folder of each bundled model and head."""
+
+HEAD_WEIGHTS: Mapping[str, str] = {"smollm2-eagle3": "int8"}
 """Bundled head -> its weights on a processor where none are asked for: they draft faster there."""
 
-DEFAULT_DRAFTER: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"smollm2": ("hybrid:first=suffix,then=eagle3", "payoff:costs=here")}
-)
+DEFAULT_DRAFTER: Mapping[str, tuple[str, str]] = {
+    "smollm2": ("hybrid:first=suffix,then=eagle3", "payoff:costs=here")
+}
 """Target -> drafter and schedule where nothing is named: the fastest that loses on no text."""
 
 FETCHED = ("smollm2",)

@@ -84,9 +84,9 @@ class OptionSpec:
     many: bool = False  # may be given several times
 
     def convert(self, value: Any, where: str = "") -> Any:
-        """Return `value` in the type of the setting, checked; None stays.
+        """Return `value` parsed and in the option's type; UsageError, with `where`: it is not.
 
-        UsageError: it does not fit.
+        Each item of a tuple is checked. None, given or parsed, stays. `where` is the option if "".
         """
         where = where or f"`{self.name}`"
         if self.option.parse is not None:
@@ -101,7 +101,10 @@ class OptionSpec:
         return typed
 
     def convert_each(self, value: Any) -> tuple[Any, ...]:
-        """Return the values of an axis, each in its type; a single value is an axis of one."""
+        """Return the values of an axis, each in its type; what is no list or tuple is one value.
+
+        So is a list where the option does not take `many`.
+        """
         if self.kind == tuple[int, ...]:
             return self.convert(value)  # type: ignore[no-any-return]
         values = value if self.many and isinstance(value, list | tuple) else [value]
@@ -253,7 +256,7 @@ def reads_numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
     """
 
     def read(value: Any, name: str) -> tuple[int, ...]:
-        """Return the numbers of a text, a number or a list; UsageError: none, or one outside."""
+        """Return the numbers of a text, a number or a list; UsageError, with `name`: no such."""
         is_one = isinstance(value, str) or not isinstance(value, Iterable)
         terms = [value] if is_one else list(value)
         for term in terms:

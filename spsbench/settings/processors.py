@@ -19,14 +19,11 @@ COUNT = Check(lambda n: n >= 0, "1 or more, or 0 for off")
 
 
 def read_penalty(value: Any, where: str) -> str:
-    """Return a repetition penalty as a cell records it: `1.1`, or `1.1:answer`.
+    """Return a repetition penalty as a cell records it: `1.1`, or `1.1:answer`; 1 is off.
 
     Args:
-        value: a number, or the text of one with the scope `:answer` perhaps.
+        value: a number above 0, perhaps as text with the scope `:answer`; UsageError: any other.
         where: the option, for messages.
-
-    Raises:
-        UsageError: no finite number above 0, or another scope.
     """
     number, colon, scope = str(value).partition(":")
     penalty = _number(number)
@@ -43,10 +40,8 @@ def read_biases(value: Any, where: str) -> tuple[str, ...]:
 
     Args:
         value: one text or several such, or a mapping from token ids or texts to numbers.
+            UsageError: no token before the last `=`, or no finite number behind it.
         where: the option, for messages.
-
-    Raises:
-        UsageError: no token before the last `=`, or no finite number behind it.
     """
     if isinstance(value, Mapping):
         value = [f"{token}={bias}" for token, bias in value.items()]
@@ -120,29 +115,15 @@ IN_CONFIGS = {
 
 @dataclass(frozen=True)
 class Processors:
-    """The processors of a text, in token ids; each is off by default.
+    """The processors of a text, in token ids; each is off by default."""
 
-    Args:
-        biases: (token, what is added to its logit), each token once.
-        repetition: positive logits of tokens that the text has are divided by it, others
-            multiplied.
-        of_answer: the repetition penalty counts tokens of the answer alone, none of the prompt.
-        frequency: subtracted from a token's logit for each time that the answer has it.
-        presence: subtracted from the logits of tokens that the answer has.
-        ngram: so many tokens in a row occur once in prompt and answer; 0 is off.
-        words: rows of tokens that the answer never completes; they may begin in the prompt.
-        least: tokens of the answer before one of `eos`.
-        eos: ids that end a text.
-        further: (ids so far, [V] logits) -> [V] logits, applied last; None: nothing.
-    """
-
-    biases: tuple[tuple[int, float], ...] = ()
-    repetition: float = 1.0
-    of_answer: bool = False
-    frequency: float = 0.0
-    presence: float = 0.0
-    ngram: int = 0
-    words: tuple[tuple[int, ...], ...] = ()
-    least: int = 0
-    eos: frozenset[int] = field(default_factory=frozenset)
-    further: Callable[[Any, Any], Any] | None = None
+    biases: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), each token once
+    repetition: float = 1.0  # divides positive logits of tokens in the text, multiplies others
+    of_answer: bool = False  # the repetition penalty counts tokens of the answer alone
+    frequency: float = 0.0  # subtracted from a token's logit for each time that the answer has it
+    presence: float = 0.0  # subtracted from the logits of tokens that the answer has
+    ngram: int = 0  # so many tokens in a row occur once in prompt and answer; 0 is off
+    words: tuple[tuple[int, ...], ...] = ()  # rows that no answer completes, wherever begun
+    least: int = 0  # tokens of the answer before one of `eos`
+    eos: frozenset[int] = field(default_factory=frozenset)  # ids that end a text
+    further: Callable[[Any, Any], Any] | None = None  # (ids so far, [V] logits) -> [V], the last

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import lt
 from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, convert
 
 SCHEMA = 6
 NANO = 9  # digits of a second that are kept: the resolution of clocks
@@ -156,13 +156,9 @@ class Record:
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftProbs] | None = None  # one a round, under `--record laws`
     distance: Number | None = None  # total variation of a quantised target to its full self
-    experts: list[Number] | None = (
-        None  # one a round: distinct ones of a layer of the target's pass
-    )
+    experts: list[Number] | None = None  # one a round: distinct ones of a layer of its pass
     machine_seconds: Number | None = None  # in a batch: each moment divided among running texts
-    empty_seconds: Number | None = (
-        None  # the part of `machine_seconds` in which places of the batch were empty
-    )
+    empty_seconds: Number | None = None  # part of them in which places of the batch were empty
     masks: Whole | None = None  # masks of a constraint that were made
     mask_seconds: Number | None = None  # seconds in which they were made
     forced: Whole | None = None  # tokens that were the only ones allowed in their place
@@ -207,17 +203,10 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
-        """Return the record that `to_json` made plain.
-
-        Raises:
-            ValueError: a field is missing, unknown or of another type, or fields contradict.
-        """
+        """Return the record that `to_json` made plain; ValueError: a wrong field, or a conflict."""
         if unknown := values.keys() - cls.__slots__:
             raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
-        try:
-            record = convert(values, cls)
-        except ValidationError as error:
-            raise ValueError(str(error)) from error
+        record = convert(values, cls)
         if contradiction := record.contradiction:
             raise ValueError(contradiction)
         return record
@@ -265,14 +254,11 @@ def _round_figure(figure: Any, digits: int) -> Any:
 
 
 def _row(r: RoundRecord) -> list[Any]:
-    """Return a round as an array; that of a chain has no word of trees."""
-    seconds = r.seconds, r.draft_seconds, r.target_seconds, r.processor_seconds
-    times = [None if value is None else round(value, NANO) for value in seconds]
+    """Return the fields of a round in order; `passes` of 1 is left out, and then no tree."""
+    times = [None if value is None else round(value, NANO) for value in r[5:9]]
     tree = None if r.tree is None else list(map(_plain, r.tree))
-    row = [r.drafted, r.tested, r.accepted, r.emitted, r.overlap, *times]
-    if r.passes != 1:
-        return [*row, tree, r.passes]
-    return row if tree is None else [*row, tree]
+    n_fields = 11 if r.passes != 1 else 9 if tree is None else 10
+    return [*r[:5], *times, tree, r.passes][:n_fields]
 
 
 def _probs_row(probs: DraftProbs) -> list[Any]:

@@ -52,9 +52,7 @@ class Task(Protocol):
     prompt_version: str  # changes whenever a prompt changes
     max_new_tokens: int
     stop: tuple[str, ...] = ()
-    metrics: tuple[
-        str, ...
-    ] = ()  # the names that `score` returns, the headline first; may be empty
+    metrics: tuple[str, ...] = ()  # names that `score` returns, the headline first; may be empty
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:

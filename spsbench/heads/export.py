@@ -126,7 +126,7 @@ def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 
 
 def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return SpecForge's form, which SGLang documents: ids are those of outputs of layers."""
+    """Return SpecForge's form, of layers' outputs; DataError: SGLang documents no such head."""
     shape, folder = head.shape, head.files.folder
     unsupported = {
         "a normed residual": shape.normed_residual,

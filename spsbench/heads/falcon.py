@@ -64,7 +64,7 @@ class FalconShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> FalconShape:
-    """Return the shape of an LSTM and one layer; embeddings are copies of the target's."""
+    """Return the shape of an LSTM and one layer, embeddings as the target's; DataError: more."""
     config, where = files.config, files.where
     layer = as_filed(headers, layer_shape(config, where))
     if (deep := layers_in(headers, config, where)) != 1:

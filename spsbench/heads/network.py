@@ -59,7 +59,7 @@ class HeadModule(nn.Module):
     def _converted(
         self, weights: dict[str, Tensor], convert: Callable[[TargetLayer, Any], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Return `weights` with those of each block as `convert` returns them."""
+        """Return `weights` itself, those of each block replaced by what `convert` returns."""
         for path, block in self.named_modules():
             if isinstance(block, TargetLayer):
                 names = [name for name in weights if name.startswith(f"{path}.")]
@@ -265,7 +265,7 @@ def known_ids(
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
 
-    `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be padding without a token.
+    Row i is token i + d2t[i]; padding, from `vocab` on, is cut. DataError: tokens that t2d lacks.
     None: there is no such map. DataError: it leads outside.
     """
     weights = dict(tensors)

@@ -149,7 +149,7 @@ class EngineDecoder(Decoder):
         threads: int = 0,
         timeout: float = 600.0,
     ) -> Self:
-        """Return a decoder over a running process with these options, started where none is."""
+        """Return a decoder over a process of these options, or a new one; K = 0: no draft."""
         options = {
             "path": str(Path(path).expanduser()),
             "draft": draft if context.cell.k else "",

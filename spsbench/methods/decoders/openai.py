@@ -307,7 +307,7 @@ class SglangDecoder(OpenAiDecoder):
 
 
 def _holds(decoded: str, answer: Answer) -> bool:
-    """Return whether the text of an answer's ids holds what the answer says.
+    """Return whether the text of an answer's ids begins with what the answer says.
 
     Of an answer with reasoning, which comes without the marks around it, the parts in their order.
     """

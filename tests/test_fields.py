@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")
 COMMAND = re.compile(r"\bsps [a-z](?:(?!(?<!\.)\. |`[ .,]).)*", re.S)  # to the end of its sentence
 PROGRAMS = {  # what runs other programs, by their flags; plots have variables of CSS
-    *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
+    *("extensions/sandbox/levels.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
     *("extensions/cpu/kernels/native.py", "store/provenance.py"),
     "reports/plots.py",
     "extensions/conformance/plugin.py",  # options of pytest

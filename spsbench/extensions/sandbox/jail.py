@@ -26,20 +26,24 @@ LATER = 0.1  # seconds of processor time
 
 
 def main():
-    """Run the program of stdin."""
+    """Read the request on stdin, confine this process, run the program, report on stdout; exit 0.
+
+    What fails before the program starts is raised. The program's own exit, without this function's
+    last line, is no report.
+    """
     write, leave, exact = os.write, os._exit, BaseException
-    given = marshal.loads(sys.stdin.buffer.read())
-    mark = given["mark"]
+    request = marshal.loads(sys.stdin.buffer.read())
+    mark = request["mark"]
     os.closerange(3, 4096)
     channel = os.dup(1)
     os.dup2(2, 1)
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    confine(given)
-    limit_threads(given["tasks"])
-    source = given["source"].decode("utf-8", "surrogatepass")
-    del given
+    confine(request)
+    limit_threads(request["tasks"])
+    source = request["source"].decode("utf-8", "surrogatepass")
+    del request
     tell = verdicts()
     sys.modules["__main__"] = type(sys)("__main__")  # its names are for the program to change
     os.environ.clear()
@@ -62,8 +66,8 @@ def main():
     leave(0)
 
 
-def verdicts(words=200):
-    """A function from an exception to the verdict that it means, and its words in one line.
+def verdicts(length=200):
+    """Return a function from an exception to its verdict and its text, one line of 200 characters.
 
     The exception's class is the program's and may do anything, and by then so may any name that is
     looked up: what is needed is bound here.
@@ -72,10 +76,10 @@ def verdicts(words=200):
     memory, missing = MemoryError, ModuleNotFoundError
 
     def verdict(error):
-        own = kind(error)
-        word = "memory" if a(own, memory) else "import" if a(own, missing) else "failed"
+        its = kind(error)
+        word = "memory" if a(its, memory) else "import" if a(its, missing) else "failed"
         try:
-            text = f"{own.__name__}: {error}"[:words]
+            text = f"{its.__name__}: {error}"[:length]
             return word, " ".join(text.split()).removesuffix(":")
         except exact:
             return word, "an exception without a text"
@@ -83,8 +87,12 @@ def verdicts(words=200):
     return verdict
 
 
-def confine(given):
-    """Give up whatever the program shall not have. Nothing here may fail and go on."""
+def confine(request):
+    """Give up whatever the program shall not have; raise where a step fails or was not carried out.
+
+    `request` has the keys of `levels.UNCONFINED` and of the runner's limits; a part that is None is
+    left out. Without the parent that asked for it, the process exits with status 1.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(number, *arguments):
@@ -97,62 +105,62 @@ def confine(given):
         words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in padded]
         return checked(libc.prctl(*words), arguments[0])
 
-    calls = given["calls"]
-    if given["uid"] is not None:
+    calls = request["calls"]
+    if request["uid"] is not None:
         os.setgroups([])
-        os.setresgid(given["uid"], given["uid"], given["uid"])
-        os.setresuid(given["uid"], given["uid"], given["uid"])
-        same({*os.getresuid(), *os.getresgid()}, {given["uid"]}, "user")
-        same(os.getgroups(), [], "groups")
-    bounds = given["bounds"]
+        os.setresgid(request["uid"], request["uid"], request["uid"])
+        os.setresuid(request["uid"], request["uid"], request["uid"])
+        check_equal({*os.getresuid(), *os.getresgid()}, {request["uid"]}, "user")
+        check_equal(os.getgroups(), [], "groups")
+    bounds = request["bounds"]
     if calls is not None:
-        if apart(call, calls["unshare"]) or given["apart"]:
-            bounds += (task_bound(given["tasks"]),)
+        if enter_namespace(call, calls["unshare"]) or request["apart"]:
+            bounds += (task_bound(request["tasks"]),)
         give_up_capabilities(call, calls)
     control(SET_PDEATHSIG, SIGKILL)
-    if given["parent"] is not None and os.getppid() != given["parent"]:
+    if request["parent"] is not None and os.getppid() != request["parent"]:
         os._exit(1)
     control(SET_DUMPABLE, 0)
     control(SET_NO_NEW_PRIVS, 1)
     control(GET_PDEATHSIG, ctypes.byref(death := ctypes.c_int()))
-    kept = death.value, control(GET_DUMPABLE), control(GET_NO_NEW_PRIVS)
-    same(kept, (SIGKILL, 0, 1), "privileges")
+    privileges = death.value, control(GET_DUMPABLE), control(GET_NO_NEW_PRIVS)
+    check_equal(privileges, (SIGKILL, 0, 1), "privileges")
     for name, value in bounds:
         resource.setrlimit(name, (value, value))
     if calls is not None:
         for name, value in bounds:
-            checked(libc.getrlimit(name, ctypes.byref(held := (ctypes.c_uint64 * 2)())), name)
-            same((*held,), (value, value), f"limit {name}")
+            checked(libc.getrlimit(name, ctypes.byref(limit := (ctypes.c_uint64 * 2)())), name)
+            check_equal((*limit,), (value, value), f"limit {name}")
         # They end the process even when nobody is left to do it. One signal can be caught, and
         # tells what happened; the other cannot.
-        end_after(call, calls, PROCESS_TIME, given["processor"], SIGXCPU)
-        end_after(call, calls, PROCESS_TIME, given["processor"] + LATER, SIGKILL)
-        end_after(call, calls, MONOTONIC, given["wall"], SIGKILL)
-    if given["landlock"] is not None:
-        restrict(call, **given["landlock"])
-    if given["filter"] is not None:
-        shut(control, *given["filter"])
-    for part, refused in given["startup_checks"].items():
-        if given[part] is not None:
+        end_after(call, calls, PROCESS_TIME, request["processor"], SIGXCPU)
+        end_after(call, calls, PROCESS_TIME, request["processor"] + LATER, SIGKILL)
+        end_after(call, calls, MONOTONIC, request["wall"], SIGKILL)
+    if request["landlock"] is not None:
+        restrict(call, **request["landlock"])
+    if request["filter"] is not None:
+        install_filter(control, *request["filter"])
+    for part, refused in request["startup_checks"].items():
+        if request[part] is not None:
             check_refusals(call, refused)
 
 
 def checked(result, what):
-    """The result of a call that must not fail."""
+    """Return the result of a system call; raise its error where the result is negative."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"call {what}: {os.strerror(code)}")
     return result
 
 
-def same(found, wanted, what):
-    """A call may be answered without being carried out, by a filter around this process."""
-    if found != wanted:
-        raise PermissionError(f"{what}: is {found}, expected {wanted}")
+def check_equal(value, expected, what):
+    """Raise unless a step was carried out: a filter around this process may just answer a call."""
+    if value != expected:
+        raise PermissionError(f"{what}: is {value}, expected {expected}")
 
 
-def apart(call, number):
-    """True where this process is alone in a user namespace: its tasks are then counted alone."""
+def enter_namespace(call, number):
+    """Enter a new user namespace, whose tasks are counted alone; return whether that was done."""
     try:
         before = os.readlink(OWN_USERS)
         call(number, NEW_USERS)
@@ -162,13 +170,16 @@ def apart(call, number):
 
 
 def task_bound(tasks):
-    """The limit on tasks, or a lower one that is there."""
+    """Return the kind of limit and its value: `tasks`, or a lower one that holds already."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     return resource.RLIMIT_NPROC, tasks if most == resource.RLIM_INFINITY else min(tasks, most)
 
 
 def limit_threads(most):
-    """The interpreter's own limit: the kernel has none for root, and where users are not apart."""
+    """Let the interpreter start `most` threads: the kernel has no limit for root, or one for all.
+
+    The one of the kernel is of a user, whose other tasks count unless users are apart.
+    """
     import _thread
 
     count = _thread._count
@@ -187,12 +198,12 @@ def limit_threads(most):
 
 
 def give_up_capabilities(call, calls):
-    """All of them, also those that root keeps as the same user."""
+    """Give up all capabilities, also those that root keeps as the same user."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     call(calls["capset"], ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
     left = (ctypes.c_uint32 * 6)(*[1] * 6)
     call(calls["capget"], ctypes.byref(header), ctypes.byref(left))
-    same((*left,), (0,) * 6, "capabilities")
+    check_equal((*left,), (0,) * 6, "capabilities")
 
 
 def end_after(call, calls, clock, seconds, number):
@@ -207,7 +218,7 @@ def end_after(call, calls, clock, seconds, number):
 
 
 def restrict(call, attributes, rules, calls):
-    """Landlock."""
+    """Restrict this process by Landlock; the arguments are of `confinement.landlock_rules`."""
     ruleset = call(calls["create_ruleset"], attributes, len(attributes), 0)
     for path, rights in rules:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -218,8 +229,8 @@ def restrict(call, attributes, rules, calls):
     os.close(ruleset)
 
 
-def shut(control, code, own_pid):
-    """The filter of system calls, with this process's number where it asks for it."""
+def install_filter(control, code, own_pid):
+    """Install the filter of system calls `code`, with the own process id at offsets `own_pid`."""
     content = bytearray(code)
     for place in own_pid:
         content[place : place + 4] = os.getpid().to_bytes(4, sys.byteorder)
@@ -230,12 +241,12 @@ def shut(control, code, own_pid):
 
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
-    whole = Program(len(code) // 8, ctypes.addressof(program))
-    control(SET_SECCOMP, FILTER_MODE, ctypes.byref(whole))
+    header = Program(len(code) // 8, ctypes.addressof(program))
+    control(SET_SECCOMP, FILTER_MODE, ctypes.byref(header))
 
 
 def check_refusals(call, refused):
-    """Raise unless each of these calls is refused: the kernel's word alone is not trusted."""
+    """Make the calls of `confinement.startup_checks`; raise at the first that is not refused."""
     for name, number, arguments, refusals in refused:
         try:
             call(number, *arguments)

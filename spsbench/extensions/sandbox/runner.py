@@ -72,7 +72,7 @@ def reap_orphan(pid: int) -> None:
     """Note an orphan, which ends by itself, and reap all noted ones that have ended."""
     with _lock:
         _adopted.add(pid)
-        _adopted.difference_update([each for each in _adopted if _gone(each, os.WNOHANG)])
+        _adopted.difference_update([orphan for orphan in _adopted if _gone(orphan, os.WNOHANG)])
 
 
 def wait_for_orphans() -> None:
@@ -84,6 +84,7 @@ def wait_for_orphans() -> None:
 
 
 def _gone(pid: int, how: int) -> bool:
+    """Reap a child, waiting for its end unless `how` is WNOHANG; return whether it has ended."""
     try:
         return os.waitpid(pid, how)[0] == pid
     except ChildProcessError:  # reaped by another thread
@@ -98,6 +99,7 @@ OPEN_FILES = 64
 FEWEST_FILES = 20  # with which an interpreter starts and imports
 TASKS = 64  # threads
 FILE = 16  # MiB a file
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # the whole environment; makes the order of sets reproducible
 MARSHAL = 2  # the format that every Python reads
 INIT = re.compile(rb'"child-pid": *+(\d++)')
 
@@ -110,7 +112,7 @@ ENDINGS = {
 
 
 def run_program(level: Level, source: str, limits: ProgramLimits) -> Outcome:
-    """Run a program in a fresh interpreter and wait until nothing of it is left.
+    """Run the program `source` in a fresh interpreter and wait until nothing of it is left.
 
     A program passes only if the jail wrote the secret mark after it: an exit status proves nothing.
 
@@ -118,18 +120,24 @@ def run_program(level: Level, source: str, limits: ProgramLimits) -> Outcome:
         BrokenError: the sandbox did not come up, so nothing is known about the program.
         BusyError: there is no room for another process, after retries.
     """
-    return retry_while_busy(lambda: _once(level, source, limits))
 
+    def run() -> Outcome:
+        if level.folder is not None:
+            return _JailProcess(level, source, limits, level.folder).outcome()
+        with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
+            return _JailProcess(level, source, limits, folder).outcome()
 
-def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
-    if level.folder is not None:
-        return _JailProcess(level, source, limits, level.folder).outcome()
-    with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
-        return _JailProcess(level, source, limits, folder).outcome()
+    return retry_while_busy(run)
 
 
 class _JailProcess:
-    """The process, its two pipes, and their contents."""
+    """The process of a jail, started here, its two pipes, and what came through them.
+
+    stdout, the channel, has the jail's report alone; stderr what the program writes.
+
+    Raises:
+        BusyError, BrokenError: it cannot be started; `outcome` raises them of a jail that fails.
+    """
 
     def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
         self._level, self._limits = level, limits
@@ -144,14 +152,16 @@ class _JailProcess:
         if level.info:
             become_subreaper()
         try:
-            _write(begin, dumps(self._given(source), MARSHAL))
+            with open(begin, "wb", closefd=False) as file:
+                file.write(dumps(self._given(source), MARSHAL))
+            os.lseek(begin, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
                 command,
                 stdin=begin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
-                env=dict(level.environment),
+                env=ENVIRONMENT,
                 bufsize=0,
                 start_new_session=True,
                 pass_fds=(telling,) if level.info else (),
@@ -164,9 +174,11 @@ class _JailProcess:
             os.close(begin)
             if level.info:
                 os.close(telling)
+        self._pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
+        self._channel, self._output = (pipe.fileno() for pipe in self._pipes)
 
     def _given(self, source: str) -> dict[str, Any]:
-        """Return what the jail reads on stdin: program, limits, how to confine itself."""
+        """Return what the jail reads on stdin: program, limits, how it confines itself."""
         limits = self._limits
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),
@@ -189,22 +201,21 @@ class _JailProcess:
         }
 
     def outcome(self) -> Outcome:
-        """Watch the process to its end; return its outcome."""
-        process = self._process
+        """Watch the process to its end, kill what is left of it, and return the outcome."""
         try:
             killed = self._watch()
         finally:
             with suppress(ProcessLookupError):  # the id is not reused before it is reaped
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
             self._clear()
         if self._started is None:
             raise self._broken()
-        return self._judged(killed, time.monotonic() - self._started)
+        return self._outcome_of(killed, time.monotonic() - self._started)
 
     def _watch(self) -> ProgramVerdict | None:
         """Read until the process has ended; return why it must be killed, or None."""
-        channel, output = self._pipes()
+        channel, output = self._channel, self._output
         ended = os.pidfd_open(self._process.pid)
         poll = select.poll()
         for handle in (channel, output, ended):
@@ -218,26 +229,25 @@ class _JailProcess:
                     return ProgramVerdict.TIMED_OUT
                 before = self._started
                 for handle in ready.keys() & {channel, output}:
-                    if not self._read(handle, channel):
+                    if not self._read(handle):
                         poll.unregister(handle)
                 if before is None and self._started is not None:
                     until = self._started + self._limits.timeout + GRACE
                 if len(self._reply) > WORDS or self._written > self._limits.output * MIB:
                     return ProgramVerdict.OUTPUT_LIMIT
                 if ended in ready:
-                    self._drain(channel)
+                    os.set_blocking(channel, False)
+                    with suppress(BlockingIOError):  # what the ended process left in the pipe
+                        while len(self._reply) <= WORDS and self._read(channel):
+                            pass
                     return None
         finally:
             os.close(ended)
 
-    def _pipes(self) -> tuple[int, int]:
-        streams = self._process.stdout, self._process.stderr
-        return tuple(stream.fileno() for stream in streams if stream)  # type: ignore[return-value]
-
-    def _read(self, handle: int, channel: int) -> bool:
-        """Read available bytes; return False at the end of the pipe."""
+    def _read(self, handle: int) -> bool:
+        """Read available bytes and note when the program starts; return False at the pipe's end."""
         content = os.read(handle, 1 << 16)
-        if handle == channel:
+        if handle == self._channel:
             self._reply += content
             if self._started is None and self._mark + b" started\n" in self._reply:
                 self._started = time.monotonic()
@@ -246,28 +256,20 @@ class _JailProcess:
             self._shown += content[: WORDS - len(self._shown)]
         return bool(content)
 
-    def _drain(self, channel: int) -> None:
-        """Read the rest of the pipe of a process that has ended."""
-        os.set_blocking(channel, False)
-        with suppress(BlockingIOError):
-            while len(self._reply) <= WORDS and self._read(channel, channel):
-                pass
-
     def _clear(self) -> None:
         """Reap the last process that holds a pipe, and close the pipes."""
-        channel, _ = self._pipes()
         if self._level.own_pids:
-            _wait_for_end(channel)
+            _wait_for_end(self._channel)
         if self._level.info:
-            found = INIT.search(os.read(self._info, WORDS))
+            init = INIT.search(os.read(self._info, WORDS))
             os.close(self._info)
-            if found:
-                reap_orphan(int(found[1]))
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+            if init:
+                reap_orphan(int(init[1]))
+        for pipe in self._pipes:
+            pipe.close()
 
     def _broken(self) -> BrokenError:
+        """Return the error of a jail that did not start its program, by its last line of output."""
         lines = self._shown.decode(errors="replace").strip().splitlines()
         lines = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
         if os.strerror(errno.EAGAIN) in lines[-1]:
@@ -275,7 +277,13 @@ class _JailProcess:
         status = f"status {self._process.returncode}, {lines[-1][:200]}"
         return BrokenError(self._level.name, status)
 
-    def _judged(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
+    def _outcome_of(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
+        """Return the outcome: by the jail's report, else by `killed`, else by the exit.
+
+        Args:
+            killed: why the process was killed; a kill for too much output outweighs the report.
+            seconds: since the program started.
+        """
         if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
             word, _, detail = lines.partition(" ")
             return Outcome(ENDINGS.get(word, ProgramVerdict.ENDED_EARLY), detail, seconds)
@@ -292,7 +300,7 @@ class _JailProcess:
         return Outcome(ProgramVerdict.ENDED_EARLY, how, seconds)
 
     def _report(self) -> str | None:
-        """Return the jail's last line, if it wrote one."""
+        """Return the jail's last line without its mark; None: it wrote none after `started`."""
         lines = [line for line in self._reply.splitlines() if line.startswith(self._mark)]
         if len(lines) < 2:
             return None
@@ -300,14 +308,14 @@ class _JailProcess:
 
 
 def _clamp_limit(bound: tuple[int, int]) -> tuple[int, int]:
-    """Return a limit no higher than this process may set it."""
+    """Return a kind of limit and its value, no higher than this process may set it."""
     kind, value = bound
     most = resource.getrlimit(kind)[1]
     return kind, value if most == resource.RLIM_INFINITY else min(value, most)
 
 
 def too_low(limits: ProgramLimits) -> str | None:
-    """Return which limit of this process gives programs less than `limits`; None: none does."""
+    """Return a sentence on the first hard limit of this process below `limits`; None: none is."""
     for kind, flag, needed, unit in (
         (resource.RLIMIT_AS, "v", limits.memory * MIB, 1024),
         (resource.RLIMIT_CPU, "t", _processor(limits), 1),
@@ -325,15 +333,8 @@ def _processor(limits: ProgramLimits) -> int:
     return math.ceil(limits.timeout) + 1  # the exact limit is a timer
 
 
-def _write(handle: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(handle, rest) :]
-    os.lseek(handle, 0, os.SEEK_SET)
-
-
 def _wait_for_end(channel: int) -> None:
-    """Block until no process holds the other end, killed ones of the namespace included."""
+    """Block until no process holds the other end, killed ones included, or `DYING` seconds."""
     until = time.monotonic() + DYING
     os.set_blocking(channel, True)
     while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:

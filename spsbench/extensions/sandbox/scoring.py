@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from threading import Barrier
@@ -17,15 +17,13 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.extensions.sandbox import runner
-from spsbench.extensions.sandbox.choice import Name, choose_level
+from spsbench.extensions.sandbox.choice import choose_level
 from spsbench.extensions.sandbox.levels import BusyError, Level, ProgramLimits
+from spsbench.extensions.sandbox.options import ScoringOptions
 from spsbench.extensions.sandbox.runner import retry_while_busy, run_program
 from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
-from spsbench.reports.reporter import Report
-from spsbench.reports.run_tables import conclude_run
-from spsbench.settings.options import reads_numbers
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
@@ -35,22 +33,7 @@ from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 log = logging.getLogger(__name__)
 
-K_MOST = 10_000
 Take = Callable[[Program, Outcome], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringOptions:
-    """Options of a scoring: the programs, the sandbox, and the workers."""
-
-    target: Path  # folder of a run, or a file of samples
-    sandbox: Name = "auto"
-    limits: ProgramLimits = field(default_factory=ProgramLimits)
-    understood: bool = False  # the user accepts that sandbox `none` isolates nothing
-    workers: int | None = None
-    ks: str = "1,10,100"
-    allow_partial: bool = False
-    overwrite: bool = False
 
 
 class JudgingProgress:
@@ -58,17 +41,17 @@ class JudgingProgress:
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
-        self._found: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._began = time.monotonic()
 
     def add(self, verdict: ProgramVerdict) -> None:
         """Count one verdict."""
         self.done += 1
-        self._found[str(verdict)] += 1
+        self._counts[str(verdict)] += 1
 
     def __str__(self) -> str:
         """Return `312/800, passed 120, failed 192, 0:04:10 to go`."""
-        parts = [f"{self.done}/{self.total}", *(f"{v} {n}" for v, n in self._found.items())]
+        parts = [f"{self.done}/{self.total}", *(f"{v} {n}" for v, n in self._counts.items())]
         if self.done:
             left = (time.monotonic() - self._began) / self.done * (self.total - self.done)
             parts.append(f"{clock(left)} to go")
@@ -78,13 +61,16 @@ class JudgingProgress:
 class Scoring:
     """A scoring: reads programs, judges those without a verdict, and computes pass@k.
 
+    Args:
+        target: folder of a run, or a file of samples.
+
     Raises:
         SpsError: an unusable target, or no working sandbox.
     """
 
-    def __init__(self, options: ScoringOptions) -> None:
-        self.options, target = options, options.target
-        self._ks = reads_numbers(1, K_MOST)(options.ks, "`k`")
+    def __init__(self, target: Path, options: ScoringOptions) -> None:
+        self.target, self.options = target, options
+        self.limits = ProgramLimits(options.timeout, options.memory)
         task = HumanEval()
         for warning in shadows(Path.cwd()):
             log.info(f"note: {warning}")
@@ -96,33 +82,35 @@ class Scoring:
                 f"{self.batch.partial} problems ({target}): expected a program of every problem. "
                 "Finish the file or run, or pass `allow_partial`, which prints no pass@k"
             )
-        self._held = held = choose_level(
-            options.sandbox, options.limits, understood=options.understood
-        )
-        if held.name == "none":
+        understood = options.i_understand_this_runs_untrusted_code
+        self._level = choose_level(options.sandbox, self.limits, understood=understood)
+        if self._level.name == "none":
             log.info("note: nothing is isolated: these programs run with your rights")
         self.settings: dict[str, Any] = {  # verdicts of other settings are kept apart
             "task": task.title,
             "rule": self.batch.rule,
-            "sandbox": held.name,
-            "held": held.words,
-            "flags": dict(held.level.flags) if held.level else {},
-            "limits": options.limits.described(),
-            "interpreter": held.python,
+            "sandbox": self._level.name,
+            "held": self._level.protection,
+            "flags": dict(self._level.flags),
+            "limits": asdict(self.limits),
+            "interpreter": self._level.python.partition(" ")[0],
         }
-        self.judged: dict[Any, Any] = {}
+        self.judged: dict[Any, Any] = {}  # key of a program -> its result
 
     def judge(
         self,
         watch: Callable[[JudgingProgress], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Judge the programs that have no verdict yet, until all have one or `stop` is true."""
-        options, held = self.options, self._held
-        with VerdictLog(self._log, self.settings, overwrite=options.overwrite) as verdicts:
-            missing = verdicts.missing(self.batch.programs)
-            if held.level is not None and missing:
-                count, place = options.workers or usable_cores(), f"{held.name} ({held.words})"
+        """Judge the programs that have no verdict yet, until all have one or `stop` is true.
+
+        Of a file of samples, write the results beside it, unless stopped.
+        """
+        level = self._level
+        with VerdictLog(self._log, self.settings, overwrite=self.options.overwrite) as verdicts:
+            if missing := verdicts.missing(self.batch.programs):
+                count = self.options.workers or usable_cores()
+                place = f"{level.name} ({level.protection})"
                 log.info(f"{len(missing)} programs, {count} at a time, sandbox {place}")
                 watch(pace := JudgingProgress(len(missing)))
 
@@ -131,48 +119,44 @@ class Scoring:
                     pace.add(outcome.verdict)
                     watch(pace)
 
-                judge_programs(
-                    missing, held.level, options.limits, workers=count, report=report, stop=stop
-                )
+                judge_programs(missing, level, self.limits, workers=count, report=report, stop=stop)
             self.judged = dict(verdicts.judged)
         if not self.is_run and not stop():
-            results = options.target.with_name(f"{options.target.name}_results.jsonl")
+            results = self.target.with_name(f"{self.target.name}_results.jsonl")
             replace_file(results, with_results(self.batch, self.judged))
             log.info(f"results are in {results}")
 
+    @property
+    def _results(self) -> list[Any]:
+        """Return the results of all programs, in their order; KeyError: one is not judged."""
+        return [self.judged[program.key] for program in self.batch.programs]
+
     def write_figures(self) -> str:
-        """Write the figures to the folder of the verdicts, and return them as JSON."""
-        target, batch = self.options.target, self.batch
-        judged = [self.judged[program.key] for program in batch.programs]
-        ks = () if batch.partial else self._ks
-        figures: dict[str, Any] = {"target": target.name, "settings": self.settings}
-        figures["partial"] = batch.partial or None
+        """Write `scoring.json` beside the verdicts, of a run by cell; return its content."""
+        results, ks = self._results, () if self.batch.partial else self.options.k
+        figures: dict[str, Any] = {"target": self.target.name, "settings": self.settings}
+        figures["partial"] = self.batch.partial or None
         if not self.is_run:
-            figures |= program_log.counts_json(judged, ks)
+            figures |= program_log.counts_json(results, ks)
         else:
-            cells = list(dict.fromkeys(one.cell for one in judged))
-            by_cell = {cell: [one for one in judged if one.cell == cell] for cell in cells}
+            cells = dict.fromkeys(result.cell for result in results)
+            by_cell = {cell: [r for r in results if r.cell == cell] for cell in cells}
             figures["cells"] = {
                 cell: program_log.counts_json(part, ks) for cell, part in by_cell.items()
             }
         text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
-        place = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
-        replace_file(place, text.encode("ascii"))
+        path = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
+        replace_file(path, text.encode("ascii"))
         return text
 
     def lines(self) -> list[str]:
-        """Return the figures of a file of samples, one line each."""
-        batch = self.batch
-        judged = [self.judged[program.key] for program in batch.programs]
-        lines = [f"{self.options.target.name}: {len(judged)} programs of {batch.problems} problems"]
-        lines += [program_log.format_counts(program_log.counts(judged))]
-        estimates = program_log.pass_at(judged, () if batch.partial else self._ks)
+        """Return the figures of a file of samples: counts, pass@k unless partial, settings."""
+        batch, results = self.batch, self._results
+        lines = [f"{self.target.name}: {len(results)} programs of {batch.problems} problems"]
+        lines += [program_log.format_counts(program_log.counts(results))]
+        estimates = program_log.pass_at(results, () if batch.partial else self.options.k)
         lines += [batch.partial] if batch.partial else program_log.estimate_lines(estimates)
         return [*lines, program_log.describe_settings(self.settings)]
-
-    def report(self) -> Report:
-        """Return the report of a run with recomputed scores."""
-        return conclude_run(self.options.target)
 
 
 def judge_programs(
@@ -185,6 +169,8 @@ def judge_programs(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run each program and report its outcome, in the order in which programs end.
+
+    After `stop`, which is polled before each start, no further program starts.
 
     Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
     with processor time left runs once more when no other runs, and that verdict is final.

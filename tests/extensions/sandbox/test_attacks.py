@@ -2,8 +2,8 @@
 
 import pytest
 
-from spsbench.extensions.sandbox import isolation
-from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
+from spsbench.extensions.sandbox import levels
+from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.extensions.sandbox.runner import run_program
 from tests.extensions.sandbox import probes
 from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
@@ -50,7 +50,7 @@ def test_every_probe_is_refused(host, user, open_path):
 @pytest.mark.parametrize("part", ["landlock", "filter"])
 def test_probes_escape_where_a_part_is_missing(part):
     limits = ProgramLimits(timeout=20.0)
-    level = replaced(isolation.landlock_level(interpreter(), limits), **{part: None})
+    level = replaced(levels.landlock_level(limits), **{part: None})
     with probes.host() as targets:
         given = "".join(f"{key} = {value!r}\n" for key, value in targets.names.items())
         outcome = run_program(level, given + probes.program(), limits)

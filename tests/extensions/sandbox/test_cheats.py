@@ -2,14 +2,12 @@
 
 import pytest
 
-from spsbench.extensions.sandbox import isolation
-from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
+from spsbench.extensions.sandbox import levels
+from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.extensions.sandbox.runner import run_program
 
 LIMITS = ProgramLimits(timeout=2.0)
-LEVEL = isolation.unconfined_level(
-    interpreter(), LIMITS
-)  # they reach for the verdict, not for the host
+LEVEL = levels.unconfined_level(LIMITS)  # they reach for the verdict, not for the host
 
 FAILING = "\nassert 1 + 1 == 3"
 MENDED = {

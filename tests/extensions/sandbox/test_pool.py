@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.extensions.sandbox import isolation, scoring
-from spsbench.extensions.sandbox.levels import BrokenError, ProgramLimits, interpreter
+from spsbench.extensions.sandbox import levels, scoring
+from spsbench.extensions.sandbox.levels import BrokenError, ProgramLimits
 from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 LIMITS = ProgramLimits(timeout=1.0)
-LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs
+LEVEL = levels.unconfined_level(LIMITS)  # of our own programs
 PASSED = Outcome(ProgramVerdict.PASSED, "", 0.1)
 BUSY = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5, wall_only=True)
 ENDLESS = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5)

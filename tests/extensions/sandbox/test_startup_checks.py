@@ -4,11 +4,10 @@ import sys
 
 import pytest
 
-from spsbench.extensions.sandbox import choice, confinement, isolation
+from spsbench.extensions.sandbox import choice, confinement, levels
 from spsbench.extensions.sandbox.levels import (
     ProgramLimits,
     SandboxError,
-    interpreter,
     jail_tasks,
     processor_family,
 )
@@ -82,7 +81,7 @@ def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path):
 
 def powerless(asked):
     """A level whose Landlock and filter allow everything."""
-    level = isolation.landlock_level(interpreter(), LIMITS)
+    level = levels.landlock_level(LIMITS)
     everything = (1 << confinement.FS[confinement.FULL]) - 1
     rules = {**level.confinement["landlock"], "rules": ((b"/", everything),)}
     allowed = (b"\x06\x00\x00\x00\x00\x00\xff\x7f", ())
@@ -91,16 +90,16 @@ def powerless(asked):
 
 @needs_landlock
 def test_startup_checks_are_asked_for_at_every_level_that_isolates():
-    made = jail_tasks(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
+    made = jail_tasks(confinement.FULL, scratch=True)
     assert made["startup_checks"].keys() == {"landlock", "filter"}
-    assert choice.why_not(isolation.landlock_level(interpreter(), LIMITS)) == ""
+    assert choice.why_not(levels.landlock_level(LIMITS)) == ""
     assert "open from inside" in choice.why_not(powerless(made["startup_checks"]))
     shut = replaced(
-        isolation.landlock_level(interpreter(), LIMITS),
-        landlock=confinement.landlock_rules(confinement.FULL, []).plain(),
+        levels.landlock_level(LIMITS),
+        landlock=confinement.landlock_rules(confinement.FULL, []),
     )
     assert "a correct program failed" in choice.why_not(shut)
-    assert isolation.unconfined_level(interpreter(), LIMITS).confinement["startup_checks"] == {}
+    assert levels.unconfined_level(LIMITS).confinement["startup_checks"] == {}
 
 
 @needs_landlock

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.sandbox import choice, isolation, runner, scoring
-from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, interpreter
+from spsbench.extensions.sandbox import choice, levels, runner, scoring
+from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits
 from spsbench.extensions.sandbox.runner import TASKS, run_program
 from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import run_trial
 
 LIMITS = ProgramLimits(timeout=5.0)
-LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs
+LEVEL = levels.unconfined_level(LIMITS)  # of our own programs
 MANY = """
 import threading
 threading.stack_size(1 << 16)

@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spsbench.extensions.sandbox import isolation
+from spsbench.extensions.sandbox import levels
 from spsbench.extensions.sandbox.choice import survey
-from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
+from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.extensions.sandbox.runner import run_program
 from tests.extensions.sandbox.probes import host
 
 SUBREAPER = 36
 MAKE = {
-    "bwrap": isolation.bubblewrap_level,
-    "landlock": isolation.landlock_level,
-    "none": isolation.unconfined_level,
+    "bwrap": levels.bubblewrap_level,
+    "landlock": levels.landlock_level,
+    "none": levels.unconfined_level,
 }
 
 
@@ -36,7 +36,7 @@ def main() -> dict[str, Any]:
     found: dict[str, Any] = {"levels": [f[:3] for f in findings], "outcomes": {}, "reached": {}}
     level = next((f.level for f in findings if f.holds), None)
     if asked["level"]:
-        level = MAKE[asked["level"]](interpreter(), limits)
+        level = MAKE[asked["level"]](limits)
     if level is None:
         return found
     found["level"], found["user"] = level.name, level.flags.get("user")

@@ -4,9 +4,11 @@
 extends the curve of acceptance to a later step.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from spsbench.settings.method import Drafting
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
-Row = tuple[Tensor, Tensor]  # a text: [D] sums of kept, [D] of arrived
+Row = tuple[Tensor, Tensor]  # of a text: [D] sums of rounds that kept a depth, that came to it
 
 
 class Share(NamedTuple):
@@ -31,64 +33,96 @@ class Share(NamedTuple):
     high: float
 
 
-class StudentAcceptance(NamedTuple):
-    """Acceptance of a student at one step.
+class Gain(NamedTuple):
+    """The best K and its predicted speed-up."""
+
+    speedup: float
+    k: int
+
+
+class Evaluation(msgspec.Struct, kw_only=True):
+    """Acceptance of a student after some steps, and the gains that it predicts.
+
+    It is a line of the log, without times, so that a resumed log is identical.
 
     Attributes:
-        reach: by depth, the chance that a round keeps so many tokens or more.
+        loss: mean since the last evaluation; NaN before the first step.
         alpha: by depth, the chance that a token is kept when those before it are.
+        reach: by depth, the chance that a round keeps so many tokens or more; empty if no
+            held-out text is long enough.
         texts: number of held-out texts.
         places: number of positions in the texts at which a round is assumed to begin.
+        gain: None: no costs are known.
+        projected_gain: at the end of the training; None: too early to say.
     """
 
-    reach: tuple[Share, ...]
-    alpha: tuple[Share, ...]
-    texts: int
-    places: int
+    step: int = 0
+    loss: float = math.nan
+    alpha: tuple[Share, ...] = ()
+    reach: tuple[Share, ...] = ()
+    texts: int = 0
+    places: int = 0
+    gain: Gain | None = None
+    projected_gain: Gain | None = msgspec.field(default=None, name="hoped")
 
-    def tau(self, k: int) -> float:
-        """Return the expected number of tokens that a round of `k` drafted tokens emits."""
+    def tau(self, k: int | None = None) -> float:
+        """Return the expected tokens of a round of `k` drafted ones; None: the longest draft."""
         return 1.0 + sum(share.value for share in self.reach[:k])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values by the names of the log, from which `msgspec.convert` reads back."""
+        return dict(msgspec.to_builtins(self))
 
 
 def measure_acceptance(
     student: Student, teacher: Teacher, batches: Sequence[TextBatch], warp: Warp
-) -> StudentAcceptance:
-    """Return acceptance along texts that the target wrote by the same warp.
+) -> Evaluation:
+    """Return acceptance along texts that the target wrote by the same warp, without step and gain.
 
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
     s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
     min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
-    only sample in the estimate.
+    only sample in the estimate, and are resampled for its intervals.
     """
-    parts = [_score_batch(student, teacher, batch, warp) for batch in batches]
-    rows = [row for part, _ in parts for row in part]
-    return _sum_rows(rows, sum(count for _, count in parts))
+    rows = [row for batch in batches for row in _score_batch(student, teacher, batch, warp)]
+    if not rows:
+        return Evaluation()
+    reached, came = (torch.stack(sums).numpy() for sums in zip(*rows, strict=True))  # [texts, D]
+    draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
+
+    def share(of: np.ndarray, over: np.ndarray) -> Share:
+        value = float(of.sum() / max(over.sum(), 1e-300))
+        again = of[draws].sum(1) / np.maximum(over[draws].sum(1), 1e-300)
+        low, high = np.percentile(again, LEVEL)
+        return Share(value, float(low), float(high))
+
+    depths = range(reached.shape[1])
+    return Evaluation(
+        reach=tuple(share(reached[:, d], came[:, 0]) for d in depths),
+        alpha=tuple(share(reached[:, d], came[:, d]) for d in depths),
+        texts=len(rows),
+        places=int(came[:, 0].sum()),
+    )
 
 
 @torch.no_grad()
-def _score_batch(
-    student: Student, teacher: Teacher, batch: TextBatch, warp: Warp
-) -> tuple[list[Row], int]:
-    """Return the rows of the texts of a batch, and the number of positions where rounds begin."""
+def _score_batch(student: Student, teacher: Teacher, batch: TextBatch, warp: Warp) -> list[Row]:
+    """Return the rows of those texts of a batch in which a round begins.
+
+    A round begins where a whole draft fits before a text's end, and depth 0 is predicted.
+    """
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
     sums: list[Row] = []
-    count = 0
     output = teacher.teach(batch)
     predictions = list(student.predict(batch, output, depth))
-    by_depth: list[tuple[Tensor, Tensor]] = []
-    for d, prediction in enumerate(predictions):
-        # a draft model predicts every depth by one pass
-        same = d > 0 and prediction is predictions[d - 1]
-        by_depth.append(
-            by_depth[-1] if same else _chances(prediction, batch, output, student.ids, warp)
-        )
-    chances, overlaps = zip(*by_depth, strict=True)
-    continuation = batch.in_continuation.view(batch.ids.shape)
-    for row in range(len(batch.ids)):
-        places = continuation[row].nonzero()[:, 0]
-        first, last = int(places[0]), int(places[-1])
-        begins = _begins(first, last, len(predictions), batch, row, predictions[0].rows)
+    unique = {id(prediction): prediction for prediction in predictions}  # of a draft model one
+    scores = {i: _chances(p, batch, output, student.ids, warp) for i, p in unique.items()}
+    chances, overlaps = zip(*(scores[id(p)] for p in predictions), strict=True)
+    predicted = torch.zeros_like(batch.in_continuation).index_fill(0, predictions[0].rows, True)
+    for row, (length, is_predicted) in enumerate(
+        zip(batch.lengths.tolist(), predicted.view(batch.ids.shape).cpu(), strict=True)
+    ):
+        begins = is_predicted[: max(length - len(predictions), 0)].nonzero()[:, 0]
         if not len(begins):
             continue
         arrived = torch.ones(len(begins), dtype=torch.float64)
@@ -99,17 +133,7 @@ def _score_batch(
             reached.append((arrived * overlaps[d][row, at]).sum())
             arrived = arrived * chances[d][row, at]
         sums.append((torch.stack(reached), torch.stack(came)))
-        count += len(begins)
-    return sums, count
-
-
-def _begins(first: int, last: int, depth: int, batch: TextBatch, row: int, rows: Tensor) -> Tensor:
-    """Return the positions where a whole draft fits and every depth has features."""
-    width = batch.ids.shape[1]
-    feature_rows = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
-    low = int(feature_rows.min()) if len(feature_rows) else last + 1
-    begin = max(first, low)
-    return torch.arange(begin, max(begin, last - depth + 2))
+    return sums
 
 
 def _chances(
@@ -119,7 +143,10 @@ def _chances(
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host."""
+    """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host.
+
+    Both are 0 at rows that are not predicted. `ids`: [Vd] as `Student.ids`.
+    """
     q = warp(output.logits.flatten(0, 1)[prediction.rows])
     logits = prediction.logits.to(q.dtype)
     if ids is not None:
@@ -135,43 +162,9 @@ def _chances(
     return results[0], results[1]
 
 
-def _sum_rows(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> StudentAcceptance:
-    """Return shares by depth with 95 % intervals from resampled texts; empty without rows.
-
-    Each row of a text is a pair of [D] sums: positions that reached a depth, and that came to it.
-    `count` is the number of positions where rounds begin.
-    """
-    if not rows:
-        return StudentAcceptance((), (), 0, 0)
-    reached = torch.stack([row[0] for row in rows]).numpy()  # [texts, D]
-    came = torch.stack([row[1] for row in rows]).numpy()
-    draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
-
-    def share(of: np.ndarray, over: np.ndarray) -> Share:
-        value = float(of.sum() / max(over.sum(), 1e-300))
-        again = of[draws].sum(1) / np.maximum(over[draws].sum(1), 1e-300)
-        low, high = np.percentile(again, LEVEL)
-        return Share(value, float(low), float(high))
-
-    depth = reached.shape[1]
-    return StudentAcceptance(
-        tuple(share(reached[:, d], came[:, 0]) for d in range(depth)),
-        tuple(share(reached[:, d], came[:, d]) for d in range(depth)),
-        len(rows),
-        count,
-    )
-
-
 FEWEST = 5  # evaluations before a curve is fitted to them
 BEGINNING = 1 / 3  # share of the steps before which a curve predicts nothing
 CONTEXT = 256  # cached tokens at which the cost of a round is taken
-
-
-class Gain(NamedTuple):
-    """The best K and its predicted speed-up."""
-
-    speedup: float
-    k: int
 
 
 def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
@@ -184,19 +177,17 @@ def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
     return max(gains, key=lambda gain: gain.speedup)
 
 
-def extrapolate_reach(
-    steps: Sequence[int], curve: Sequence[StudentAcceptance], end: int
-) -> list[float] | None:
+def extrapolate_reach(curve: Sequence[Evaluation], end: int) -> list[float] | None:
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
     The line is fitted to the later half of the evaluations, and two standard errors are added to
     its slope. Returns None before `FEWEST` evaluations or `BEGINNING` of the steps, since the curve
     is steeper after the start.
     """
-    if len(curve) < FEWEST or steps[-1] < BEGINNING * end:
+    if len(curve) < FEWEST or curve[-1].step < BEGINNING * end:
         return None
     count = max(3, len(curve) // 2)
-    x = np.log(np.maximum(steps[-count:], 1))
+    x = np.log([max(point.step, 1) for point in curve[-count:]])
     reach: list[float] = []
     for d in range(len(curve[-1].reach)):
         y = np.array([point.reach[d].value for point in curve[-count:]])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from spsbench.extensions.training.texts import Text
@@ -48,13 +49,11 @@ class TextBatch:
 
 
 def collate(texts: Sequence[Text], device: torch.device) -> TextBatch:
-    """Return texts as one batch, padded at their ends."""
-    lengths = [len(prompt) + len(text) for prompt, text in texts]
-    ids: Tensor = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
-    for row, (prompt, text) in enumerate(texts):
-        ids[row, : lengths[row]] = torch.tensor(prompt + text)
-    starts = torch.tensor([len(prompt) for prompt, _ in texts])
-    return TextBatch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
+    """Return one or more texts as one batch, padded at their ends."""
+    whole = [torch.tensor(prompt + text) for prompt, text in texts]
+    starts = torch.tensor([len(prompt) for prompt, _ in texts], device=device)
+    lengths = torch.tensor([len(ids) for ids in whole], device=device)
+    return TextBatch(pad_sequence(whole, batch_first=True).to(device), starts, lengths)
 
 
 def collate_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[TextBatch]:
@@ -79,14 +78,17 @@ class Batches:
         self.epoch = -(-len(self.texts) // self.count)
 
     def chosen(self, step: int) -> list[int]:
-        """Return the numbers of the texts of a step."""
+        """Return the numbers of a step's texts, fewer in the last step of an epoch."""
         epoch, place = divmod(step, self.epoch)
         order = torch.Generator().manual_seed((self.seed * 7919 + epoch) % (1 << 62))
         shuffled = torch.randperm(len(self.texts), generator=order).tolist()
         return shuffled[place * self.count : (place + 1) * self.count]
 
     def parts(self, step: int, tokens: int) -> list[list[int]]:
-        """Split the texts of a step into parts of at most `tokens` tokens, longest together."""
+        """Return the texts of a step in parts of at most `tokens`, or of one text; longest first.
+
+        Padding counts, and each part is in ascending order of length.
+        """
         numbers = sorted(self.chosen(step), key=lambda i: (sum(map(len, self.texts[i])), i))
         parts: list[list[int]] = []
         while numbers:
@@ -124,7 +126,7 @@ class Teacher:
 
     @torch.no_grad()
     def teach(self, batch: TextBatch) -> TeacherOutput:
-        """Return hidden states and logits over a batch; padding is at the ends of texts."""
+        """Return all hidden states and logits over a batch."""
         out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
         return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])
 
@@ -134,7 +136,7 @@ FAST_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # flags of processors that multiply
 
 
 def compute_dtype(device: torch.device) -> str:
-    """Return the dtype of a training's matrix products: `bfloat16` or `float32`."""
+    """Return the dtype of a training's products: `bfloat16` where the device is faster with it."""
     flags = set(cpu_fields().get("flags", "").split())
     fast = device.type == "cuda" or (device.type == "cpu" and flags & FAST_BFLOAT16)
     return BFLOAT16 if fast else FLOAT32

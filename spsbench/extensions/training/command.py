@@ -37,32 +37,25 @@ commands = typer.Typer(
 
 @commands.command("draft")
 @o.take_options(DraftTraining, Grid, OutputFolder, Access, without=WITHOUT)
-def draft(
-    format: o.TableFormat = "table",
-    **options: Any,
-) -> None:
+def draft(format: o.TableFormat = "table", **options: Any) -> None:
     """Train a draft model: layers copied from the target, or a model of your own."""
     raise typer.Exit(run_training("draft", options, json=format == "json"))
 
 
 @commands.command("head")
 @o.take_options(HeadTraining, Grid, OutputFolder, Access, without=WITHOUT)
-def head(
-    format: o.TableFormat = "table",
-    **options: Any,
-) -> None:
+def head(format: o.TableFormat = "table", **options: Any) -> None:
     """Train a head that reads the target's hidden states."""
     raise typer.Exit(run_training("head", options, json=format == "json"))
 
 
 def show_evaluation(loop: Any) -> None:
-    """Print an evaluation: acceptance by depth, tau, speed-up, and the time left."""
+    """Print the last evaluation of a `TrainingLoop`: acceptance, tau, speed-up, the time left."""
     point = loop.now
-    depth = len(point.acceptance.alpha)
-    alpha = " ".join(f"{share.value:.3f}" for share in point.acceptance.alpha[:MAX_DEPTHS_SHOWN])
+    alpha = " ".join(f"{share.value:.3f}" for share in point.alpha[:MAX_DEPTHS_SHOWN])
     parts = [f"step {point.step}/{loop.steps}"]
     parts += [] if point.loss != point.loss else [f"loss {point.loss:.3f}"]
-    parts += [f"alpha {alpha}", f"tau {point.acceptance.tau(depth):.2f} (K={depth})"]
+    parts += [f"alpha {alpha}", f"tau {point.tau():.2f} (K={len(point.alpha)})"]
     if point.gain is not None:
         parts.append(f"{point.gain.speedup:.2f}x with K={point.gain.k}")
     if point.projected_gain is not None:
@@ -73,7 +66,7 @@ def show_evaluation(loop: Any) -> None:
 
 
 def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
-    """Train and print the folder of the result; return the exit code."""
+    """Train, print the folder of the result or, with `json`, its figures; return the exit code."""
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
@@ -91,21 +84,18 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     point = trained.best
     if trained.ended:
         say(trained.ended)
-    depth = len(point.acceptance.reach)
     summary = {
         "folder": str(trained.folder),
         "drafter": trained.drafter,
-        "tau": point.acceptance.tau(depth),
+        "tau": point.tau(),
         "ended": trained.ended,
         **point.to_json(),
     }
     if json:
         write(encoder.dumps(summary) + "\n")
         return Exit.OK
-    alphas = ", ".join(f"{share.value:.3f}" for share in point.acceptance.alpha)
-    say(
-        f"best at step {point.step}: alpha by depth {alphas}; tau {point.acceptance.tau(depth):.2f}"
-    )
+    alphas = ", ".join(f"{share.value:.3f}" for share in point.alpha)
+    say(f"best at step {point.step}: alpha by depth {alphas}; tau {point.tau():.2f}")
     target = options.get("target") or "nano"
     target += f" --adapter {adapter}" if (adapter := options.get("adapter")) else ""
     flag = "" if trained.drafter == "model" else f" --drafter {trained.drafter}"
@@ -130,7 +120,7 @@ def train(
     Args:
         what: `draft` or `head`.
         say: receives each message for the user; None: messages go to `logging` only.
-        watch: callback after each evaluation of acceptance.
+        watch: receives the `TrainingLoop` after each evaluation of acceptance.
         stop: polled; true ends the training early.
         command: command line for the model card.
 
@@ -141,8 +131,8 @@ def train(
         SpsError: the message names the error and its remedy.
     """
     kind = DraftTraining if what == "draft" else HeadTraining
-    given = {"out": OUT[what]} | {n: value for n, value in options.items() if value is not None}
-    training, grid, place, access = parse(given, kind, Grid, OutputFolder, Access)
+    options["out"] = options.get("out") or OUT[what]
+    training, grid, place, access = parse(options, kind, Grid, OutputFolder, Access)
     request = grid.under({"k": (0,)}).one()
     target = request.target
     if target.ranks > 1:
@@ -154,13 +144,4 @@ def train(
     with importing_libraries():
         from spsbench.extensions.training.run import Trainer
 
-    return Trainer(
-        target=target,
-        options=training,
-        pair_options=grid.given,
-        place=place,
-        access=access,
-        watch=watch,
-        stop=stop,
-        command=command,
-    ).run()
+    return Trainer(target, training, grid.given, place, access, command, watch, stop).run()

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from spsbench.extensions.training.acceptance import Share
+from spsbench.extensions.training.acceptance import Evaluation
 from spsbench.extensions.training.folder import Folder
-from spsbench.extensions.training.loop import Evaluation, TrainingLoop
+from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.prompts import SELF
 from spsbench.extensions.training.texts import TargetTexts
 from spsbench.heads.head import TRAINING, mark_of
@@ -31,10 +31,10 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
 
     Args:
         loop: the finished training loop.
-        facts: facts of the run: target, texts, loss, command ...
+        facts: values for the names in `card.md` that the loop does not give, as `finish` lists.
     """
     point = loop.chosen
-    best = max(range(1, len(point.acceptance.reach) + 1), key=point.acceptance.tau)
+    best = max(range(1, len(point.reach) + 1), key=point.tau)
     k = point.gain.k if point.gain else min(best, 4)
     gain = ""
     if point.gain is not None:
@@ -52,36 +52,33 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
         named=facts["target"].replace(" with ", f" {flag_of('adapter')} "),
         flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
-        rows="\n".join(depth_row(point, d) for d in range(len(point.acceptance.reach))),
+        rows="\n".join(
+            f"| {d} | {a.value:.3f} | {a.low:.3f} .. {a.high:.3f} | {point.tau(d):.2f} |"
+            for d, a in enumerate(point.alpha, 1)
+        ),
         gain=gain,
         steps=loop.step,
         own=f", {share:.0%} of them on its own texts, judged by the target," if share else "",
         early=early,
         chosen=point.step,
-        texts=point.acceptance.texts,
-        places=point.acceptance.places,
+        texts=point.texts,
+        places=point.places,
         sizes=", ".join(f"{name} {value}" for name, value in loop.student.describe().items()),
     )
 
 
-def depth_row(point: Evaluation, depth: int) -> str:
-    """Return the table row of a depth (from 0)."""
-    alpha = point.acceptance.alpha[depth]
-    return (
-        f"| {depth + 1} | {alpha.value:.3f} | {alpha.low:.3f} .. {alpha.high:.3f} | "
-        f"{point.acceptance.tau(depth + 1):.2f} |"
-    )
-
-
 def curve(points: Sequence[Evaluation], title: str) -> Figure:
-    """Return a figure of alpha by depth, tau, and the predicted speed-up if known, over steps."""
-    depth = len(points[-1].acceptance.alpha)
+    """Return a figure over steps: alpha by depth, tau, and the predicted speed-up where known.
+
+    Of the depths the first, the middle and the last are drawn.
+    """
+    depth = len(points[-1].alpha)
     plotted_depths = sorted({0, depth // 2, depth - 1})
     alphas = curves(
-        (f"depth {d + 1}", (Point(point.step, *point.acceptance.alpha[d]) for point in points))
+        (f"depth {d + 1}", (Point(point.step, *point.alpha[d]) for point in points))
         for d in plotted_depths
     )
-    taus = (Point(point.step, point.acceptance.tau(depth)) for point in points)
+    taus = (Point(point.step, point.tau()) for point in points)
     gains = (Point(point.step, point.gain.speedup) for point in points if point.gain)
     tau = curves([(f"K = {depth}", taus)], len(plotted_depths))
     gained = curves([("at the best K", gains)], len(plotted_depths) + 1)
@@ -102,13 +99,12 @@ def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, en
         title: title of the page.
         ended: reason of an early end; empty if the training was not cut short.
     """
-    depth = len(best.acceptance.alpha)
-    first = points[0].acceptance.tau(depth)
+    depth, first = len(best.alpha), points[0].tau()
     section = Section(
         title=title,
-        status="good" if best.acceptance.tau(depth) > first else "open",
-        line=f"At K = {depth} tau came from {first:.2f} to {best.acceptance.tau(depth):.2f} "
-        f"tokens a round in {best.step} steps, on {best.acceptance.texts} held-out texts",
+        status="good" if best.tau() > first else "open",
+        line=f"At K = {depth} tau came from {first:.2f} to {best.tau():.2f} "
+        f"tokens a round in {best.step} steps, on {best.texts} held-out texts",
         notes=(ended,) if ended else (),
         says="alpha is the chance that a token is accepted when those before it are.",
         figures=(curve(points, title),),
@@ -116,7 +112,7 @@ def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, en
             TextTable(
                 title="Every evaluation on held-out texts",
                 headings=("step", "loss", "tau", *(f"alpha {d + 1}" for d in range(depth))),
-                rows=tuple(_point_columns(point, depth) for point in points),
+                rows=tuple(_point_columns(point) for point in points),
             ),
         ),
         answers=True,
@@ -124,18 +120,14 @@ def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, en
     return html(Report(title, (), sections=(section,)))
 
 
-def _point_columns(point: Evaluation, depth: int) -> tuple[str, ...]:
-    alphas = (_share(share) for share in point.acceptance.alpha)
-    return f"{point.step}", f"{point.loss:.4f}", f"{point.acceptance.tau(depth):.3f}", *alphas
-
-
-def _share(share: Share) -> str:
-    return f"{share.value:.3f} ({share.low:.3f} to {share.high:.3f})"
+def _point_columns(point: Evaluation) -> tuple[str, ...]:
+    alphas = (f"{a.value:.3f} ({a.low:.3f} to {a.high:.3f})" for a in point.alpha)
+    return f"{point.step}", f"{point.loss:.4f}", f"{point.tau():.3f}", *alphas
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Result of a training."""
+    """Result of a training; `folder` holds the drafter, whose weights are those of `best`."""
 
     folder: Path
     drafter: str
@@ -152,17 +144,16 @@ def finish(
     chat: bool,
     command: Sequence[str],
 ) -> Trained:
-    """Write the weights of the best evaluation, the model card, the curve and the page."""
+    """Write the best evaluation's weights, the model card, `TRAINING`, the curve and the page.
+
+    The student then has those weights.
+    """
     student, options, out = loop.student, loop.options, folder.result
     student.network.load_state_dict(loop.best)
     student.write(out, getattr(torch, options.save_as))
-    default_source = "which asked itself the questions" if chat else "from nothing"
-    prompt_sources = ", ".join(options.prompts)
-    how = (
-        f"asked the prompts of {prompt_sources}"
-        if prompt_sources not in ("", SELF)
-        else default_source
-    )
+    sources = ", ".join(options.prompts)
+    origin = "which asked itself the questions" if chat else "from nothing"
+    origin = f"asked the prompts of {sources}" if sources not in ("", SELF) else origin
     facts = {
         "target": str(target),
         "what": f"A drafter of kind {student.drafter}",
@@ -171,7 +162,7 @@ def finish(
         "count": len(texts.texts),
         "tokens": texts.tokens,
         "numbers": texts.header.get("numbers", "the numbers of its checkpoint"),
-        "asked": how,
+        "asked": origin,
         "empty": texts.header["left_out"]["empty"],
         "shared": texts.header["left_out"]["of tasks"],
         "loss": str(loop.loss_spec),

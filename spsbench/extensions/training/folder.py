@@ -12,7 +12,6 @@ DIR/result/         the drafter for `draft`, and its model card
 
 import io
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,21 +52,23 @@ class Folder:
 
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
-        """Remove a new folder if an `SpsError` comes before the first text."""
+        """Remove a new folder if an `SpsError` leaves this block before the first text."""
         try:
             yield
         except SpsError:
             partial = self.texts.with_suffix(".partial")
+            begun = partial.exists() and len(partial.read_bytes().splitlines()) > 1
             early_files = {self.lock, self.manifest, partial}
-            existing = set(self.path.iterdir()) if self.new else set()
-            begun = partial in existing and len(partial.read_bytes().splitlines()) > 1
-            if self.new and existing <= early_files and not begun:
+            if self.new and not begun and early_files.issuperset(self.path.iterdir()):
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
 
 def open_training(place: OutputFolder) -> Folder:
-    """Return the folder that a user names, created; `overwrite` moves an older one aside."""
+    """Return the folder that a user names, created if need be, whatever is in it.
+
+    `overwrite` moves an older one aside, unless a training is at work there.
+    """
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:
         if path.is_dir():
@@ -83,17 +84,14 @@ def open_training(place: OutputFolder) -> Folder:
 
 def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
     """Return the manifest of the training to resume; empty if there is none or not `resume`."""
-    if not resume or not folder.manifest.is_file():
-        return {}
-    return read_object(folder.manifest, LARGE)
+    return read_object(folder.manifest, LARGE) if resume and folder.manifest.is_file() else {}
 
 
 def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
     """Write the manifest of a new training, or check it against the one to resume.
 
-    Args:
-        identity: all settings that a step depends on.
-        resume: whether to resume the training in the folder.
+    Raises:
+        MismatchError: other files in the folder, a training without `resume`, or another identity.
     """
     path = folder.manifest
     early_names = {folder.lock.name, path.name}
@@ -108,9 +106,8 @@ def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
         return
     if not resume:
         raise MismatchError(
-            f"a training is there ({folder.path}): expected a new folder. Continue with "
-            f"`resume`, or "
-            "start over with `overwrite`"
+            f"a training is there ({folder.path}): expected a new folder. Continue with `resume`, "
+            "or start over with `overwrite`"
         )
     if lines := differences(identity, read_object(path, LARGE)):
         raise MismatchError.of(
@@ -137,13 +134,11 @@ def identity(
     loss: Spec,
     numbers: str,
 ) -> dict[str, Any]:
-    """Return all settings that a step depends on.
+    """Return all settings that a step depends on, for the manifest.
 
     Args:
-        target: the target.
-        options: settings of the training.
         files: digest of the target's files.
-        loss: the loss to minimise.
+        loss: as the user gave it, or the default.
         numbers: dtype of products.
     """
     settings: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
@@ -168,9 +163,13 @@ def of_texts(
     chat: bool,
     numbers: str,
 ) -> dict[str, Any]:
-    """Return all settings that the texts of a target depend on.
+    """Return all settings that the texts of a target depend on, the header of their file.
 
-    Other texts must have the same `tokenizer` and `vocab` to be used for this target.
+    Args:
+        files: name -> digest, of the target's files.
+        vocab: number of tokens.
+        chat: the target's chat template is used.
+        numbers: dtype of the target.
     """
     tokenizer_files = {
         name: value for name, value in files.items() if "token" in name or "vocab" in name
@@ -187,11 +186,10 @@ def of_texts(
 
 
 KEPT = 2
-NAMED = re.compile(r"step-(\d++)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints."""
+    """Write a checkpoint into `folder`, created if need be; remove all but the newest `KEPT`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -199,20 +197,23 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     replace_file(folder / f"step-{step:08d}.pt", buffer.getvalue())
-    for _, path in checkpoints_in(folder)[:-KEPT]:
+    for path in checkpoints_in(folder)[:-KEPT]:
         path.unlink(missing_ok=True)
 
 
-def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """List (step, file) of the checkpoints, the oldest first."""
-    matches = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
-    return sorted((int(name[1]), path) for name, path in matches if name)
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints, the oldest first; empty where there is no folder."""
+    return sorted(folder.glob("step-*.pt"))
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint."""
+    """Return the newest checkpoint that can be read; None if `folder` has no checkpoint.
+
+    Raises:
+        DataError: none of them can be read.
+    """
     files = checkpoints_in(folder)
-    for _, path in reversed(files):
+    for path in reversed(files):
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             return state

@@ -2,19 +2,18 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError, UsageError
 from spsbench.extensions.training.acceptance import (
+    Evaluation,
     Gain,
-    Share,
-    StudentAcceptance,
     extrapolate_reach,
     measure_acceptance,
 )
@@ -43,52 +42,6 @@ from spsbench.spec import Spec
 MIN_RISE = 0.004  # an evaluation whose last-depth tau rose less is no better one
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """Acceptance after `step` steps."""
-
-    step: int
-    loss: float
-    acceptance: StudentAcceptance
-    gain: Gain | None
-    projected_gain: Gain | None
-
-    @property
-    def tau(self) -> float:
-        """Return the tokens that a round emits with the longest draft."""
-        return self.acceptance.tau(len(self.acceptance.reach))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line of the log, without times, so that a resumed log is identical."""
-        return {
-            "step": self.step,
-            "loss": self.loss,
-            "alpha": [list(share) for share in self.acceptance.alpha],
-            "reach": [list(share) for share in self.acceptance.reach],
-            "texts": self.acceptance.texts,
-            "places": self.acceptance.places,
-            "gain": None if self.gain is None else list(self.gain),
-            "hoped": None if self.projected_gain is None else list(self.projected_gain),
-        }
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> "Evaluation":
-        """Return the evaluation that `to_json` wrote."""
-        alpha, reach = (tuple(Share(*share) for share in values[n]) for n in ("alpha", "reach"))
-        gain, projected = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
-        acceptance = StudentAcceptance(reach, alpha, values["texts"], values["places"])
-        return cls(values["step"], values["loss"], acceptance, gain, projected)
-
-
-BETAS = (0.9, 0.95)
-DECAY = 0.01
-
-
-def adamw(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    """Return the optimiser of a student, with the highest learning rate `rate`."""
-    return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=DECAY)
-
-
 def pace(done: float, remaining: float, warmup: float, cooldown: float) -> float:
     """Return the share of the highest rate: a linear warmup, a plateau, then a linear cooldown.
 
@@ -101,12 +54,14 @@ def pace(done: float, remaining: float, warmup: float, cooldown: float) -> float
     return min(1.0, done / max(warmup, 1), remaining / max(cooldown, 1))
 
 
+BETAS, DECAY = (0.9, 0.95), 0.01  # of AdamW
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
 OVERRUN = 1.3  # times the minutes; a machine may be busier than when the steps were timed
 PROBED = 3  # steps timed to derive the number of steps from the minutes
 DEPTH_DECAY = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
 MAX_TEXTS_NAMED = 8  # texts named in a message
+SAVED = ("step", "steps", "best", "best_step", "losses", "seconds", "ended")  # in checkpoints
 NOTHING = TeacherOutput((), torch.empty(0))  # in place of the output of a target that is not run
 LATE = (
     f"the steps take more than {OVERRUN:g} times the `minutes`: stopping. To learn for longer, "
@@ -122,9 +77,6 @@ class TrainingLoop:
         student: the network that learns.
         teacher: the target.
         batches: training texts.
-        held_out: texts for evaluation.
-        options: settings of the training.
-        loss_spec: the loss to minimise.
         folder: folder of the checkpoints.
         dtype: dtype of matrix products.
         ends: tokens that end a text of the student's own.
@@ -147,8 +99,8 @@ class TrainingLoop:
     stop: Callable[[], bool] = lambda: False
     evaluations: list[Evaluation] = field(default_factory=list)
     step: int = 0
-    steps: int = 0
-    best: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0  # of the whole training; 0: not known yet
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights, on the host
     best_step: int = -1
     losses: list[float] = field(default_factory=list)  # since the last evaluation
     saved: int = 0  # the step of the last checkpoint
@@ -156,9 +108,13 @@ class TrainingLoop:
     ended: str = ""  # reason of an early end
 
     def run(self) -> bool:
-        """Train to the end; return False if stopped from outside, with all steps saved."""
+        """Train to the end, or an early one, whose reason `ended` is; return False if stopped.
+
+        All steps are saved then.
+        """
         network = self.student.network
-        optimiser = adamw(network.parameters(), self._peak_rate)
+        peak = self.options.rate or self.student.rate
+        optimiser = torch.optim.AdamW(network.parameters(), peak, BETAS, weight_decay=DECAY)
         network.eval()  # no dropout: a resumed training has the same randomness
         self._resume(optimiser)
         if self.steps == 0:
@@ -179,8 +135,9 @@ class TrainingLoop:
             if self.step == self.steps or self.ended:
                 return True
             loss = self.add_gradients(self.step)
+            lengths = WARMUP * self.steps, COOLDOWN * self.steps
             for group in optimiser.param_groups:
-                group["lr"] = self._peak_rate * self._pace()
+                group["lr"] = peak * pace(self.step + 1, self.steps - self.step, *lengths)
             nn.utils.clip_grad_norm_(network.parameters(), CLIP)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -216,14 +173,6 @@ class TrainingLoop:
     def warp(self) -> Warp:
         """Return the temperature and truncation at which the drafter is used."""
         return Warp(self.options.temperature, top_p=self.options.top_p)
-
-    @property
-    def _peak_rate(self) -> float:
-        return self.options.rate or self.student.rate
-
-    def _pace(self) -> float:
-        done, remaining = self.step + 1, self.steps - self.step
-        return pace(done, remaining, WARMUP * self.steps, COOLDOWN * self.steps)
 
     def add_gradients(self, step: int) -> float:
         """Add the gradients of step number `step`, from 0; return the mean loss at depth 1."""
@@ -279,13 +228,9 @@ class TrainingLoop:
         return math.floor((step + 1) * share) > math.floor(step * share)
 
     def _losses(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Yield the loss at each position, by depth."""
-        name, warp = self.loss_spec.name, self.warp
-        loss, tokens_only, warped = (
-            loss_of(self.loss_spec),
-            name in TOKEN_LOSSES,
-            name in ACCEPTANCES,
-        )
+        """Yield for each depth the loss at each row that the student predicts there."""
+        loss, name, warp = loss_of(self.loss_spec), self.loss_spec.name, self.warp
+        tokens_only, warped = name in TOKEN_LOSSES, name in ACCEPTANCES
         unused = tokens_only and not self.student.needs_target
         output = NOTHING if unused else self.teacher.teach(batch)
         q = NOTHING.logits
@@ -314,37 +259,41 @@ class TrainingLoop:
         return Distributions(log_p=log_p, tokens=tokens, q=q_there, log_q=q_there.log())
 
     def _evaluate(self, loss: float) -> None:
-        """Evaluate, keep the best weights, call `watch`; UsageError: texts are too short."""
-        acceptance = self._acceptance()
-        if not acceptance.reach:
+        """Append an evaluation, keep the weights of the best one, and call `watch`.
+
+        Args:
+            loss: mean of the steps since the last evaluation.
+
+        Raises:
+            UsageError: the held-out texts are too short.
+        """
+        evaluation = self._acceptance()
+        if not evaluation.reach:
             raise UsageError(
                 "texts held out are shorter than a draft: expected longer ones. Give more `tokens`,"
                 " or other `prompts`"
             )
-        gain = projected = None
+        evaluation.step, evaluation.loss = self.step, loss
+        self.evaluations.append(evaluation)
         if self.best_gain is not None:
-            gain = self.best_gain([share.value for share in acceptance.reach])
-            steps = [*(point.step for point in self.evaluations), self.step]
-            curve = [*(point.acceptance for point in self.evaluations), acceptance]
-            reach = extrapolate_reach(steps, curve, self.steps)
-            projected = None if reach is None else self.best_gain(reach)
-        evaluation = Evaluation(self.step, loss, acceptance, gain, projected)
-        if self.best_step < 0 or evaluation.tau > self.chosen.tau:
+            evaluation.gain = self.best_gain([share.value for share in evaluation.reach])
+            reach = extrapolate_reach(self.evaluations, self.steps)
+            evaluation.projected_gain = None if reach is None else self.best_gain(reach)
+        if self.best_step < 0 or evaluation.tau() > self.chosen.tau():
             self.best_step = self.step
             weights = self.student.network.state_dict()
             self.best = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        self.evaluations.append(evaluation)
         self.losses = []
         self.watch(self)
 
-    def _acceptance(self) -> StudentAcceptance:
+    def _acceptance(self) -> Evaluation:
         with products(self.teacher.parts.device, self.dtype):
             return measure_acceptance(self.student, self.teacher, self.held_out, self.warp)
 
     def _why_end(self) -> str:
         """Return the reason to end after the last evaluation; empty to continue."""
         patience, worth, now = self.options.patience, self.options.worth, self.now
-        taus = [point.tau for point in self.evaluations]
+        taus = [point.tau() for point in self.evaluations]
         if patience and len(taus) > patience:
             before = max(taus[:-patience])
             if max(taus[-patience:]) < before + MIN_RISE:
@@ -401,31 +350,26 @@ class TrainingLoop:
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
         """Write a checkpoint of all that the loop needs to go on from this step."""
         network = self.student.network.state_dict()
-        state = {
-            "step": self.step,
-            "steps": self.steps,
-            "network": {name: weight.detach().cpu() for name, weight in network.items()},
-            "optimiser": optimiser.state_dict(),
-            "best": self.best,
-            "best_step": self.best_step,
-            "looks": [point.to_json() for point in self.evaluations],
-            "losses": self.losses,
-            "seconds": self.seconds,
-            "ended": self.ended,
-        }
+        state = {name: getattr(self, name) for name in SAVED}
+        state["network"] = {name: weight.detach().cpu() for name, weight in network.items()}
+        state["optimiser"] = optimiser.state_dict()
+        state["looks"] = [point.to_json() for point in self.evaluations]
         save(self.folder, self.step, state)
         self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
-        """Go on from the newest checkpoint; without one, begin at step 0."""
+        """Load the newest checkpoint into this loop, its network and `optimiser`, if there is one.
+
+        A training that ended early is judged anew: by other options it may go on.
+        """
         state = newest(self.folder)
         if state is None:
             return
         self.student.network.load_state_dict(state["network"])
         optimiser.load_state_dict(state["optimiser"])
-        self.step, self.steps, self.saved = state["step"], state["steps"], state["step"]
-        self.best, self.best_step = state["best"], state["best_step"]
-        self.evaluations = [Evaluation.of(values) for values in state["looks"]]
-        self.losses, self.seconds = state["losses"], state["seconds"]
-        if state["ended"]:  # another `patience` or `worth` may continue the training
+        self.evaluations = msgspec.convert(state["looks"], list[Evaluation])
+        for name in SAVED:
+            setattr(self, name, state[name])
+        self.saved = self.step
+        if self.ended:
             self.ended = LATE if self._is_late() else self._why_end()

@@ -168,21 +168,22 @@ TOKEN_LOSSES = frozenset({"ce"})
 """Losses of the target's tokens alone, without the target's distribution at each position."""
 
 
+ARGUMENTS: Mapping[str, tuple[str, str, Callable[[Any], bool]]] = {
+    "jsd": ("beta", "a number between 0 and 1, such as 0.5", lambda v: 0 < v < 1),
+    "hybrid": ("steep", "a number above 0", lambda v: v > 0),
+    "top-k": ("k", "a whole number of 1 or more", lambda v: type(v) is int and v >= 1),
+}
+"""Loss -> the argument that a spec may set, what it must be in words, and the test."""
+
+
 def loss_of(spec: Spec) -> Loss:
-    """Return the loss that a user names."""
+    """Return the loss that a user names; UsageError: no loss, or an argument that it refuses."""
     if spec.name not in LOSSES:
         raise UsageError(f"`loss` {spec}: expected one of {', '.join(LOSSES)}. Choose one")
-    loss, arguments = LOSSES[spec.name], {"jsd": {"beta"}, "hybrid": {"steep"}, "top-k": {"k"}}
-    args = dict(spec.args)
-    if unknown := sorted(args.keys() - arguments.get(spec.name, set())):
-        raise UsageError(f"`loss` {spec}: {unknown[0]} is no argument of {spec.name}. Leave it out")
-    ranges: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "beta": ("a number between 0 and 1, such as 0.5", lambda v: 0 < v < 1),
-        "steep": ("a number above 0", lambda v: v > 0),
-        "k": ("a whole number of 1 or more", lambda v: type(v) is int and v >= 1),
-    }
-    for name, value in args.items():
-        expected, holds = ranges[name]
+    argument, expected, holds = ARGUMENTS.get(spec.name, ("", "", bool))
+    for name, value in spec.args:
+        if name != argument:
+            raise UsageError(f"`loss` {spec}: {name} is no argument of {spec.name}. Leave it out")
         if isinstance(value, str | bool) or not holds(value):
             raise UsageError(f"`loss` {spec}: expected {name} to be {expected}")
-    return partial(loss, **args) if args else loss
+    return partial(LOSSES[spec.name], **dict(spec.args))

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def find_task(name: str, flag: str, expected_content: str) -> Any:
-    """Return the task called `name`, which is not the name of a file.
+    """Return the task `name`; UsageError: there is none. MissingError: it is a file's name.
 
     Args:
-        name: name of a task.
         flag: option that named it.
         expected_content: content expected of a file, for the message.
     """
@@ -84,9 +84,10 @@ class BenchmarkIndex:
         self._owners = np.repeat(np.arange(len(self._places)), self._counts)[order]
 
     def of(self, text: str) -> str | None:
-        """Return the indexed text that `text` repeats, e.g. `humaneval HumanEval/3`, or None.
+        """Return the name of the indexed text that `text` repeats, such as `humaneval HumanEval/3`.
 
-        A text repeats another if half of the runs of either are shared.
+        A text repeats others if half of its runs are theirs, or half of another's its own; a short
+        one if they are equal but for spaces. None: it repeats none.
         """
         if (same := self._whole.get(" ".join(text.split()))) is not None:
             return self._places[same]
@@ -110,14 +111,11 @@ def excluded_sources(names: Iterable[str]) -> list[str]:
     return [*TASKS, *([HUB] if cached_file(*articles.SPLIT) is not None else []), *names]
 
 
-def runs(text: str) -> Iterator[int]:
-    """Return the hashes of every `RUN` consecutive words."""
-    words = text.lower().split()
-    return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
-
-
 def _distinct(text: str) -> np.ndarray:
-    return np.unique(np.fromiter(runs(text), dtype=np.int64))
+    """Return the hashes, ascending, of all `RUN` consecutive words; empty of a shorter text."""
+    words = text.lower().split()
+    runs = (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+    return np.unique(np.fromiter(runs, dtype=np.int64))
 
 
 def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
@@ -140,7 +138,7 @@ SELF = "self"  # among the prompts: questions that the target writes
 
 
 def uses_chat(tokenizer: Any, chat: str) -> bool:
-    """Return whether prompts use the target's chat template."""
+    """Return whether prompts use the target's chat template; UsageError: `on` without one."""
     has = bool(getattr(tokenizer, "chat_template", None))
     if chat == "on" and not has:
         raise UsageError("`chat` on: expected a target with a chat template. Leave it out")
@@ -158,6 +156,7 @@ def collect_prompts(
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
     Longer prompts than allowed are left out in a chat, else cut at their end; a line counts them.
+    Reading ends after `count`. DataError: a text of a benchmark, or none of a source is short.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
@@ -186,7 +185,7 @@ def references_of(
     """Return prompts and their references by people, cut to the length of a training's texts.
 
     A whole reference ends with the tokenizer's EOS token. Those of prompts that are longer than
-    allowed are left out, and counted in a line.
+    allowed are left out, and counted in a line. DataError: none, or a text of a benchmark.
     """
     references: list[tuple[list[int], list[int]]] = []
     for name in options.references:
@@ -227,17 +226,12 @@ def _encode_prompt(text: str, tokenizer: Any, chat: bool) -> list[int]:
 
 def user_mark(tokenizer: Any) -> list[int]:
     """Return the tokens before the user's words in the target's chat template."""
-    first, second = (
-        encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in ("Aa", "9?")
-    )
-    same = 0
-    while same < min(len(first), len(second)) and first[same] == second[same]:
-        same += 1
-    return first[:same]
+    ids = zip(*(_encode_prompt(text, tokenizer, True) for text in ("Aa", "9?")), strict=False)
+    return [first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ids)]
 
 
 def bos_prompt(tokenizer: Any, eos: frozenset[int]) -> list[int]:
-    """Return the empty prompt of a base model: the token before a document."""
+    """Return the empty prompt of a base model: BOS, else the least of `eos`; UsageError: none."""
     first = tokenizer.bos_token_id
     if first is None:
         first = min(eos, default=None)
@@ -252,22 +246,20 @@ def bos_prompt(tokenizer: Any, eos: frozenset[int]) -> list[int]:
 def _samples(
     name: str, flag: str, overlap: BenchmarkIndex
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (place, prompt, reference) of each prompt."""
+    """Yield (place, prompt, reference or None) of each prompt; DataError: one of a benchmark."""
     path = Path(name).expanduser()
-    samples: list[tuple[str, str, str | None]]
+    samples: Iterable[tuple[str, str, str | None]]
     if path.suffix == ".txt":
         parts = enumerate(paragraphs(path, flag), start=1)
-        samples = [(f"{path}, paragraph {number}", part, None) for number, part in parts]
+        samples = ((f"{path}, paragraph {number}", part, None) for number, part in parts)
     else:
         task = Jsonl(str(path)) if path.is_file() else find_task(name, flag, "prompts")
         task_samples = task.samples(lambda sample: True)
-        samples = [
-            (f"{name}: {sample.id}", sample.prompt, sample.reference) for sample in task_samples
-        ]
+        samples = ((f"{name}: {x.id}", x.prompt, x.reference) for x in task_samples)
     for where, text, reference in samples:
-        if (task := overlap.of("\n".join(filter(None, (text, reference))))) is not None:
+        if (same := overlap.of("\n".join(filter(None, (text, reference))))) is not None:
             raise DataError(
-                f"{where} is a prompt of the benchmark, {task} ({flag} {name}): expected texts "
+                f"{where} is a prompt of the benchmark, {same} ({flag} {name}): expected texts "
                 "that nothing is measured on. Take it out"
             )
         yield where, text, reference

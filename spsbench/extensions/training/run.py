@@ -62,7 +62,6 @@ from spsbench.methods.build import use_threads
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.devices import find_device, free_bytes
-from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, model_token_count
 from spsbench.pair.load import load
@@ -77,18 +76,14 @@ from spsbench.store.provenance import digest, hash_files
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Trainer:
     """Trains one drafter, in a folder that can be continued.
 
     Args:
-        target: the target of the drafter.
-        options: settings of the training.
         pair_options: the target's settings, as options of `spsbench.load`.
-        place: the folder, and whether to go on with what is in it.
-        access: offline mode, pickle files and threads.
-        command: command line of the user.
-        watch: called with the progress.
+        command: command line of the user, for the model card.
+        watch: called with the `TrainingLoop` after each evaluation.
         stop: polled between pieces of work; True ends the work and keeps finished pieces.
     """
 
@@ -102,7 +97,7 @@ class Trainer:
     stop: Callable[[], bool] = lambda: False
 
     def run(self) -> Trained | None:
-        """Train to the end; return None if stopped, so that `resume` can continue."""
+        """Open the models, get texts, train and export; None if stopped: `resume` continues."""
         options, target = self.options, self.target
         use_threads(self.access.threads)
         loss = loss_spec(options)
@@ -163,12 +158,8 @@ class Trainer:
         return dtype
 
     def _student(self, counts: Tensor) -> Student:
-        def load_float32(folder: Path) -> Any:
-            return load_model(folder, ModelSpec("", device=self.target.device, dtype="float32"))
-
-        return build_student(
-            self.options, self.teacher, self.tokenizer, self.target.id, counts, load_float32
-        )
+        """Return a new student; `counts`: [V] how often each token occurs in the texts."""
+        return build_student(self.options, self.teacher, self.tokenizer, self.target.id, counts)
 
     def _texts(
         self, folder: Folder, files: Mapping[str, str], prompts: Sequence[list[int]]
@@ -181,10 +172,8 @@ class Trainer:
         if options.texts is not None:
             check_texts_target(read_head(path), header, path)
         else:
-            writer = Writer(
-                *(teacher.model, self.tokenizer, self.ends, teacher.vocab),
-                *(options, self.chat, prompts),
-            )
+            of_target = (teacher.model, self.tokenizer, self.ends, teacher.vocab)
+            writer = Writer(*of_target, options, self.chat, prompts)
             if not write_texts(path, header, writer, self.stop):
                 return None
         return read_texts(path, self.overlap, self.tokenizer.decode)
@@ -198,7 +187,11 @@ class Trainer:
         loss: Spec,
         dtype: str,
     ) -> TrainingLoop:
-        """Return the training loop, which rewrites its log at each evaluation."""
+        """Return the training loop, which rewrites its log at each evaluation.
+
+        Raises:
+            OutOfMemoryError: the training exceeds the free disk or memory.
+        """
         options, device = self.options, self.teacher.parts.device
         longest = max(len(prompt) + len(text) for prompt, text in learnt)
         check_room(options, student, self.teacher, longest, folder.path)
@@ -230,7 +223,11 @@ class Trainer:
     def _best_gain(
         self, folder: Folder, drafter: str, measured: Any
     ) -> Callable[[Sequence[float]], Gain] | None:
-        """Return the speed-up by costs of a round, measured once, as they depend on shape alone."""
+        """Return the best gain of a reach by the costs of a round; None: costs are unknown.
+
+        Costs are `measured`, or of the folder, or measured here and kept there; they depend on the
+        drafter's shape alone.
+        """
         options = self.options
         if measured is not None:
             costs = measured
@@ -243,14 +240,9 @@ class Trainer:
             log.info(
                 f"measuring the cost of a round, for {options.cost_seconds:g} s (`cost_seconds`)"
             )
-            pair_options = {
-                **self.pair_options,
-                "draft": str(folder.result),
-                "drafter": drafter,
-                "k": 4,
-                "temperature": options.temperature,
-                "top_p": options.top_p,
-            }
+            drafted = {"draft": str(folder.result), "drafter": drafter, "k": 4}
+            sampling = {"temperature": options.temperature, "top_p": options.top_p}
+            pair_options = {**self.pair_options, **drafted, **sampling}
             with no_lines():
                 pair = load(**pair_options, offline=True, threads=self.access.threads)
             costs = measure_costs(pair, seconds=options.cost_seconds)
@@ -261,7 +253,7 @@ class Trainer:
 
 
 def loss_spec(options: Training) -> Spec:
-    """Return the loss that a user asks for, or the default of the drafter's kind."""
+    """Return the user's loss, or the default of the drafter's kind; UsageError: unusable."""
     features = isinstance(options, HeadTraining) and options.kind in ("eagle", "falcon")
     loss = options.loss or Spec("kl" if features else "hybrid")
     loss_of(loss)
@@ -282,21 +274,13 @@ PASS = 6  # float32 rows of distributions allocated at once
 def check_room(
     options: Training, student: Student, teacher: Teacher, longest: int, folder: Path
 ) -> None:
-    """Refuse a training that exceeds the free disk or memory.
+    """Log what a training needs; OutOfMemoryError: more than the free disk or memory.
 
-    Memory holds weights, gradients, moments, distributions and activations; the disk checkpoints
-    and the result.
-
-    Args:
-        options: settings of the training.
-        student: the network that learns.
-        teacher: the target, whose hidden states are all kept.
-        longest: tokens of the longest text.
-        folder: folder of the files.
+    Memory holds weights, gradients, moments, distributions, activations and all hidden states of
+    the target; the disk, at `folder`, checkpoints and the result.
     """
     parameters, config = student.describe()["parameters"], teacher.parts.config
-    width = int(getattr(config, "hidden_size", None) or config.n_embd)
-    layers = int(getattr(config, "num_hidden_layers", None) or config.n_layer)
+    width, layers = int(config.hidden_size), int(config.num_hidden_layers)
     rows = min(options.micro_tokens + longest, 2 * options.micro_tokens)
     memory = parameters * 4 * (OPTIMISER + 1)
     memory += rows * teacher.vocab * 4 * (PASS + 2 * student.depth)

@@ -13,6 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
@@ -49,8 +50,8 @@ def continue_texts(
 
     Args:
         model: a transformers model, on its device.
-        prompts: prompts of one token or more each.
-        most: maximum number of tokens of each continuation.
+        prompts: one or more, of one token or more each.
+        most: maximum number of tokens of each continuation, 1 or more.
         warp: temperature and truncation of the distributions.
         ends: tokens that end a text.
         vocab: number of tokens; logits beyond are padding and never sampled.
@@ -90,12 +91,14 @@ def continue_texts(
 
 
 def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
+    """Return an empty cache, with `room` allocated where all layers keep whole texts."""
     cache = DynamicCache(config=model.config)
     if all(type(layer) is DynamicLayer for layer in cache.layers):
         cache.layers = [PreallocatedLayer(room) for _ in cache.layers]
     return cache
 
 
+@dataclass
 class Writer:
     """Generator of a target's texts in batches; batch i is a function of the seed and i.
 
@@ -106,63 +109,61 @@ class Writer:
         vocab: number of tokens.
         options: number of texts, their length and temperature.
         chat: whether to use the target's chat template.
-        prompts: the user's prompts, as `prompts_of` reads them.
+        prompts: the user's prompts, as `collect_prompts` reads them.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: Any,
-        eos: frozenset[int],
-        vocab: int,
-        options: Training,
-        chat: bool,
-        prompts: Sequence[list[int]],
-    ) -> None:
-        self._model, self._tokenizer, self._options, self._chat = model, tokenizer, options, chat
-        self._eos, self._vocab = eos, vocab
-        self._prompts = list(prompts)
-        self._invented_count = (
-            max(0, options.count - len(self._prompts)) if asks_itself(options) else 0
-        )
-        self._user_batches = -(-len(self._prompts) // options.together)
-        self.batches = self._user_batches + -(-self._invented_count // options.together)
+    model: PreTrainedModel
+    tokenizer: Any
+    eos: frozenset[int]
+    vocab: int
+    options: Training
+    chat: bool
+    prompts: Sequence[list[int]]
+
+    def __post_init__(self) -> None:
+        together, missing = self.options.together, self.options.count - len(self.prompts)
+        self._invented_count = max(0, missing) if asks_itself(self.options) else 0
+        self._user_batches = -(-len(self.prompts) // together)
+        self.batches = self._user_batches + -(-self._invented_count // together)
 
     def batch(self, index: int) -> list[Text]:
         """Return batch number `index`: prompts (the user's first) and their continuations."""
-        together, invented_index = self._options.together, index - self._user_batches
+        together, invented_index = self.options.together, index - self._user_batches
         if invented_index < 0:
-            prompts = self._prompts[index * together : (index + 1) * together]
+            prompts = self.prompts[index * together : (index + 1) * together]
         else:
             count = min(together, self._invented_count - invented_index * together)
-            prompts = list(self._asking(index, count))
+            prompts = list(self._invented(index, count))
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
-    def _asking(self, index: int, count: int) -> Iterator[list[int]]:
-        """Yield `count` empty prompts; in a chat questions by the target, not the empty ones."""
-        if not self._chat:
-            yield from [bos_prompt(self._tokenizer, self._eos)] * count
+    def _invented(self, index: int, count: int) -> Iterator[list[int]]:
+        """Yield `count` empty prompts; in a chat what the target asks, without empty questions."""
+        if not self.chat:
+            yield from [bos_prompt(self.tokenizer, self.eos)] * count
             return
-        mark = user_mark(self._tokenizer)
-        for question in self._written([mark] * count, (index, 0), self._options.prompt_tokens):
-            text = self._tokenizer.decode(question, skip_special_tokens=True).strip()
+        mark = user_mark(self.tokenizer)
+        for question in self._written([mark] * count, (index, 0), self.options.prompt_tokens):
+            text = self.tokenizer.decode(question, skip_special_tokens=True).strip()
             if text:
-                yield encode_chat(self._tokenizer, [{"role": "user", "content": text}])
+                yield encode_chat(self.tokenizer, [{"role": "user", "content": text}])
 
     def _written(
         self, prompts: Sequence[list[int]], key: tuple[int, int], most: int | None = None
     ) -> list[list[int]]:
-        """Return each prompt's continuation of up to `most` tokens (None: `tokens`)."""
+        """Return each prompt's continuation of up to `most` tokens (None: `options.tokens`).
+
+        `key`: of their randomness, a batch's number, and 0 for its prompts or 1 for the texts.
+        """
         if not prompts:
             return []
-        options = self._options
+        options = self.options
         return continue_texts(
-            self._model,
+            self.model,
             prompts,
             most=most or options.tokens,
             warp=Warp(options.temperature, top_p=options.top_p),
-            ends=self._eos,
-            vocab=self._vocab,
+            ends=self.eos,
+            vocab=self.vocab,
             seed=(options.seed * 1_000_003 + key[0]) * 2 + key[1],
         )
 
@@ -187,7 +188,10 @@ class TargetTexts:
 def read_texts(
     path: Path, overlap: BenchmarkIndex | None, decode: Callable[[list[int]], str]
 ) -> TargetTexts:
-    """Return the texts of a file, without duplicates, empty texts, and benchmark texts."""
+    """Return the texts of a file, without duplicates; DataError: damaged, or none is left.
+
+    Texts of fewer than two tokens are left out, and those of `overlap`; a line counts both.
+    """
     header = read_head(path)
     vocab = header.get("vocab", 0)
     texts: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
@@ -214,7 +218,7 @@ def read_texts(
 
 
 def split(texts: TargetTexts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
-    """Split texts into training texts and held-out texts, which are disjoint."""
+    """Return texts to train on, and `held_out` others, at most one in `FEWEST`; in their order."""
     count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
         raise DataError(
@@ -222,14 +226,13 @@ def split(texts: TargetTexts, held_out: int, seed: int) -> tuple[list[Text], lis
             "Give more `prompts`, or a higher `count`"
         )
     order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
-    held_out_indices = sorted(order[:count].tolist())
-    chosen = set(held_out_indices)
+    chosen = set(order[:count].tolist())
     learnt = [text for i, text in enumerate(texts.texts) if i not in chosen]
-    return learnt, [texts.texts[i] for i in held_out_indices]
+    return learnt, [text for i, text in enumerate(texts.texts) if i in chosen]
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Return the header of a file of texts."""
+    """Return the header of a file of texts, without its `schema`."""
     with open_untrusted(path, "texts that `sps train` wrote") as (file, _):
         first = file.readline()
     head = parse_object(first, path)
@@ -251,8 +254,7 @@ def check_texts_target(head: Mapping[str, Any], expected: Mapping[str, Any], pat
 
 def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
     """Refuse to resume texts of other settings."""
-    theirs = {name: value for name, value in head.items() if name != "schema"}
-    if lines := differences(expected, theirs):
+    if lines := differences(expected, head):
         raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "
             "folder, or start over with `overwrite`",
@@ -261,14 +263,11 @@ def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Pat
 
 
 def parse_object(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
-    """Return the object on a line."""
+    """Return the object on a line; DataError: there is none."""
     try:
-        value = json.loads(line)
+        return msgspec.json.decode(line, type=dict[str, Any])
     except ValueError as error:
-        raise DataError(f"{path} is damaged (line {number}): expected JSON") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} is damaged (line {number}): expected an object")
-    return value
+        raise DataError(f"{path} is damaged (line {number}): expected a JSON object") from error
 
 
 def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
@@ -286,13 +285,10 @@ def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Itera
 def write_texts(
     path: Path, header: Mapping[str, Any], writer: Writer, stop: Callable[[], bool]
 ) -> bool:
-    """Generate the file `path`, or resume it; return whether it is complete.
+    """Generate the file `path`, or resume it; return False if stopped before it is complete.
 
-    Args:
-        path: the file; incomplete texts are in a log, `.partial`, next to it.
-        header: header of the file.
-        writer: generates a batch of texts.
-        stop: returns whether to stop; polled before each batch.
+    Incomplete texts are in a log, `.partial`, next to it; `stop` is polled before each batch.
+    MismatchError: the file, or the log, has another header.
     """
     if path.exists():
         refuse_other(read_head(path), header, path)
@@ -301,11 +297,11 @@ def write_texts(
     log_header = {"schema": SCHEMA, **header}
     lines: dict[int, bytes] = {}
 
-    def see(values: dict[str, Any]) -> None:
-        lines[values["batch"]] = _line(values)
+    def add(values: Mapping[str, Any]) -> None:
+        lines[values["batch"]] = (json.dumps(values) + "\n").encode()
 
     with HeadedLog(
-        partial_path, log_header, lambda old: refuse_other(old, header, partial_path), see
+        partial_path, log_header, lambda old: refuse_other(old, log_header, partial_path), add
     ) as journal:
         began, count_before = time.monotonic(), len(lines)
         for index in range(writer.batches):
@@ -316,7 +312,7 @@ def write_texts(
             texts = [{"prompt": prompt, "text": text} for prompt, text in writer.batch(index)]
             batch = {"batch": index, "texts": texts}
             journal.append(batch)
-            lines[index] = _line(batch)
+            add(batch)
             is_first = len(lines) == count_before + 1
             if is_first or len(lines) % max(1, writer.batches // 10) == 0:
                 seconds = (time.monotonic() - began) / (len(lines) - count_before)
@@ -329,7 +325,3 @@ def write_texts(
         replace_file(path, b"".join([head, *(lines[index] for index in sorted(lines))]))
         partial_path.unlink()
     return True
-
-
-def _line(batch: Mapping[str, Any]) -> bytes:
-    return (json.dumps(batch) + "\n").encode()

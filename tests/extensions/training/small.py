@@ -49,7 +49,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
         own = {"draft_vocab": 15} if kind in ("eagle3", "medusa") else {}
         made = HeadTraining(kind=kind, **{"depth": 2 if kind == "falcon" else 3, **own, **more})
     counts = torch.arange(VOCAB) * 7 % 11
-    found = build_student(made, Teacher(model, VOCAB), None, "tiny", counts, lambda folder: None)
+    found = build_student(made, Teacher(model, VOCAB), None, "tiny", counts)
     found.network.to(model.dtype)
     return found
 

@@ -57,6 +57,7 @@ class Chained(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
+        """Yield a prediction for each depth, of all rows but the first 1 + depth of a text."""
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -79,17 +80,12 @@ class MedusaStudent(Chained):
     sizes = (("heads", "count"), ("draft_vocab", "draft_vocab"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MedusaShape:
+        """Return the shape of `depth` heads, and set the draft vocabulary, `chosen` and `ids`."""
         width = layer_of(target.parts, None, "medusa").width
-        ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
-        self.vocab, self.chosen = target.parts.vocab_size, ids
-        self.ids = None if len(ids) == self.vocab else ids
-        return MedusaShape(
-            width=width,
-            vocab=target.parts.vocab_size,
-            draft_vocab=len(ids),
-            count=self.depth,
-            bias=False,
-        )
+        self.chosen = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
+        size, vocab = len(self.chosen), self.vocab
+        self.ids = None if size == vocab else self.chosen
+        return MedusaShape(width=width, vocab=vocab, draft_vocab=size, count=self.depth, bias=False)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let each head begin as the target's own."""
@@ -105,6 +101,7 @@ class MedusaStudent(Chained):
             yield x, head.lm_head
 
     def config(self) -> dict[str, Any]:
+        """Return a config.json of Medusa, with the size of the draft vocabulary for vLLM."""
         return {
             "model_type": "medusa",
             "architectures": ["MedusaModel"],
@@ -137,14 +134,10 @@ class MlpStudent(Chained):
     sizes = (("stages", "count"), ("inner", "inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MlpShape:
-        width = layer_of(target.parts, None, "mlp").width
+        width, count = layer_of(target.parts, None, "mlp").width, self.depth
+        inner = options.inner or width
         return MlpShape(
-            width=width,
-            inner=options.inner or width,
-            vocab=target.parts.vocab_size,
-            count=self.depth,
-            tied=True,
-            scaled=True,
+            width=width, inner=inner, vocab=self.vocab, count=count, tied=True, scaled=True
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
@@ -177,6 +170,7 @@ class MlpStudent(Chained):
             yield x, nth(self.network.head, i)
 
     def config(self) -> dict[str, Any]:
+        """Return a config.json of IBM's MLP speculators."""
         shape = self.shape
         return {
             "model_type": "mlp_speculator",
@@ -205,12 +199,8 @@ class BlockwiseStudent(Chained):
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> BlockwiseShape:
         layer = layer_of(target.parts, options.inner, "blockwise")
-        return BlockwiseShape(
-            width=layer.width,
-            inner=layer.inner,
-            vocab=target.parts.vocab_size,
-            count=self.depth,
-        )
+        width, inner = layer.width, layer.inner
+        return BlockwiseShape(width=width, inner=inner, vocab=self.vocab, count=self.depth)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let each head begin as the identity."""
@@ -223,6 +213,7 @@ class BlockwiseStudent(Chained):
             yield head(hidden), self.target_head
 
     def config(self) -> dict[str, Any]:
+        """Return the config.json of blockwise heads, a format of this package."""
         return {
             "model_type": "blockwise",
             "base_model_name_or_path": self.target_name,

@@ -5,7 +5,7 @@ attention to the newest tokens only (`prune_and_window`).
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from inspect import signature
 from itertools import repeat
 from pathlib import Path
@@ -33,8 +33,10 @@ from spsbench.extensions.training.students.student import (
     select_continuation,
 )
 from spsbench.models.folder import local_folder
+from spsbench.models.loader import load_model
 from spsbench.models.third_party import silence, translate_errors
 from spsbench.models.tokenizers import check_same_tokens, load_tokenizer
+from spsbench.settings.models import ModelSpec
 
 MAX_DRAFT = 8
 PROJECTIONS = (*(f"self_attn.{n}" for n in "qkvo"), *(f"mlp.{n}" for n in ("gate", "up", "down")))
@@ -68,6 +70,7 @@ class DraftStudent(Student):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
+        """Yield the one prediction of all rows, `depth` times."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
@@ -75,6 +78,7 @@ class DraftStudent(Student):
         yield from repeat(StudentPrediction(target_rows, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write model and tokenizer as transformers do; WriteError: a system call failed."""
         model = copy.deepcopy(self.network).to(dtype)
         model.config.dtype = dtype
         try:
@@ -88,19 +92,15 @@ class DraftStudent(Student):
 
     def describe(self) -> dict[str, Any]:
         config = self.network.config.get_text_config()
-        sizes = {
-            name: getattr(config, name)
-            for name in SIZES
-            if isinstance(getattr(config, name, None), int)
-        }
-        return {**super().describe(), **sizes}
+        sizes = {name: getattr(config, name, None) for name in SIZES}
+        return super().describe() | {n: size for n, size in sizes.items() if isinstance(size, int)}
 
 
 def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
-    """Return a copy of the target with evenly spaced layers, the first and the last among them.
+    """Return a float32 copy of the target with evenly spaced layers, the first and the last too.
 
-    Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do. By default a
-    fifth of the layers is kept.
+    Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do; one layer is the
+    first. None: a fifth of the layers. UsageError: no fewer than the target has.
     """
     try:
         count = len(layers_of(target)[2])
@@ -129,6 +129,7 @@ def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) ->
 
     Its layers attend to the newest `window` tokens: a Llama without biases becomes a Mistral, its
     twin with a window. `prune` halves heads and MLP channels; hidden states keep their width.
+    UsageError: the architecture allows no window, or is not pruned here.
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     if window and config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
@@ -163,7 +164,7 @@ def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) ->
 
 
 def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
-    """Keep half of the heads (by the norm of O V, a group as one) and of the channels (by norm)."""
+    """Keep in both half of the heads (by norm of O V, a group as one) and of the channels."""
     groups, queries = sizes.num_key_value_heads, sizes.num_attention_heads
     shared = queries // groups
     sizes.head_dim = getattr(sizes, "head_dim", None) or sizes.hidden_size // queries
@@ -185,17 +186,17 @@ def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
                     state[key] = parts.flatten(dim, dim + 1)
 
 
-def open_start(
-    start: Path, seed: int, tokenizer: Any, vocab: int, load: Callable[[Path], Any]
-) -> PreTrainedModel:
-    """Return an initial draft model: its weights, or random ones if only config.json is there.
+def open_start(start: Path, seed: int, tokenizer: Any, vocab: int) -> PreTrainedModel:
+    """Return a draft model in float32, with random weights where the folder has none.
 
     Args:
         start: folder of the model, or its bundled name.
         seed: seed of random weights.
         tokenizer: tokenizer of the target, which the model must share.
         vocab: number of tokens that the model must have logits for.
-        load: loads the model of a folder.
+
+    Raises:
+        MissingError: no config.json. DataError: other tokens than the target's, or fewer logits.
     """
     folder = local_folder(str(start)) or start
     if not (folder / "config.json").is_file():
@@ -206,7 +207,8 @@ def open_start(
     if (folder / "tokenizer.json").is_file():
         check_same_tokens(tokenizer, load_tokenizer(folder, trust_remote_code=False))
     if any(folder.glob("*.safetensors")):
-        model: PreTrainedModel = load(folder)
+        spec = ModelSpec("", device="cpu", dtype="float32")
+        model: PreTrainedModel = load_model(folder, spec)
     else:
         with translate_errors("the model", folder), silence(), torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -35,7 +35,7 @@ SPECULATORS_VERSION = "0.3.0"  # version of the format of vllm-project/speculato
 
 
 class UnrollCache:
-    """A cache of keys and values that keeps gradients."""
+    """Keys and values of layers, with gradients: one pass is kept as it is, more are joined."""
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -43,7 +43,7 @@ class UnrollCache:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: object
     ) -> tuple[Tensor, Tensor]:
-        """Append [1, heads, m, width]; return all keys and values of the layer."""
+        """Append [1, heads, m, width] keys and values of a layer; return all of them."""
         if layer_idx in self._layers:
             keys, values = self._layers[layer_idx]
             key_states = torch.cat([keys, key_states], 2)
@@ -90,7 +90,7 @@ class EagleStudent(HeadStudent):
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
         layer = layer_of(target.parts, options.inner, self.drafter)
-        return EagleShape(layer=layer, fc_bias=False, vocab=target.parts.vocab_size)
+        return EagleShape(layer=layer, fc_bias=False, vocab=self.vocab)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let the head begin by repeating the feature."""
@@ -108,6 +108,10 @@ class EagleStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
+        """Yield a prediction for each depth, of all rows but the first 1 + depth of a text.
+
+        Each pass reads the features that the pass before it wrote.
+        """
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
         hidden = [
@@ -147,14 +151,15 @@ class Eagle3Student(EagleStudent):
     sizes = (("features", "features"), ("draft_vocab", "draft_vocab"), ("inner", "layer.inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
-        layer, vocab = layer_of(target.parts, options.inner, "eagle3"), target.parts.vocab_size
+        """Return the shape of a head over three hidden states, and set the draft vocabulary."""
+        layer = layer_of(target.parts, options.inner, "eagle3")
         self.chosen = draft_vocabulary(target.counts, options.draft_vocab)
         return Eagle3Shape(
             layer=layer,
             features=features_of(self.target_layers),
             target_width=layer.width,
             draft_vocab=len(self.chosen),
-            vocab=vocab,
+            vocab=self.vocab,
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
@@ -165,6 +170,7 @@ class Eagle3Student(EagleStudent):
             self.ids = self.network.ids = self.chosen.to(target.parts.device)
 
     def config(self) -> dict[str, Any]:
+        """Return a config.json of speculators; the usual features of a target are not named."""
         shape, layers = self.shape, self.target_layers
         usual = layers > 4 and shape.features == default_features(layers)
         return {
@@ -188,13 +194,7 @@ class Eagle3Student(EagleStudent):
 
 
 def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
-    """Return the keys that every config.json of speculators has.
-
-    Args:
-        kind: the kind of the head.
-        target: the name of the target.
-        depth: tokens of a draft.
-    """
+    """Return the keys that every config.json of speculators has; `depth`: tokens of a draft."""
     proposal = {"proposal_type": "greedy", "speculative_tokens": depth}
     return {
         "speculators_model_type": kind,
@@ -209,7 +209,7 @@ def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
 
 
 def features_of(layers: int) -> tuple[int, ...]:
-    """Return the paper's three hidden states, or three others of a shallow target."""
+    """Return the paper's three hidden states; of a shallow target the first, middle and last."""
     default = default_features(layers)
     if 0 < default[0] < default[1] < default[2] < layers:
         return default
@@ -234,12 +234,13 @@ class FalconStudent(HeadStudent):
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> FalconShape:
         self.most = self.depth
-        layer, vocab = layer_of(target.parts, options.inner, "falcon"), target.parts.vocab_size
-        return FalconShape(layer=layer, block=self.depth, recurrent=True, vocab=vocab)
+        layer = layer_of(target.parts, options.inner, "falcon")
+        return FalconShape(layer=layer, block=self.depth, recurrent=True, vocab=self.vocab)
 
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
+        """Yield a prediction for each slot of a block, at most `depth`."""
         (texts, length), dtype = batch.ids.shape, next(self.network.parameters()).dtype
         last, k, rows = output.hidden[-1].to(dtype), self.network.block, length - 1
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
@@ -260,6 +261,7 @@ class FalconStudent(HeadStudent):
             yield StudentPrediction(target_rows, self.network.scores(mine, self.target_head), extra)
 
     def config(self) -> dict[str, Any]:
+        """Return the config.json of a Falcon head, a format of this package."""
         return {
             **layer_config(self.shape.layer, self.shape.vocab),
             "architectures": ["FalconDraftModel"],

@@ -29,6 +29,7 @@ class MtpStudent(EagleStudent):
     sizes = (("window", "window"),)
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MtpShape:
+        """Return the shape of a layer of the target; UsageError: `inner` is given."""
         if options.inner is not None:
             raise UsageError(
                 "`inner` with `kind` mtp: expected the target's own, of a copy of its last layer. "
@@ -68,8 +69,8 @@ class MtpStudent(EagleStudent):
         in_file = {parameter: pattern.replace("\\", "") for pattern, parameter in CUT_OUT}
         tensors = {}
         for name, weight in self.network.released().items():
-            part, _, rest = name.partition(".")
-            tensors[f"mtp_layers.0.{in_file[f'{part}.']}{rest}"] = weight
+            part, _, suffix = name.partition(".")
+            tensors[f"mtp_layers.0.{in_file[f'{part}.']}{suffix}"] = weight
         return tensors
 
     def config(self) -> dict[str, Any]:

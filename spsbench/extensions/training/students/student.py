@@ -80,7 +80,7 @@ class Student(ABC):
 
 
 def select_continuation(batch: TextBatch, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return those of [m] `rows` that predict a continuation: indices in `rows`, and values."""
+    """Return the elements of [m] `rows` that predict a continuation: their indices, and them."""
     at = batch.in_continuation[rows].nonzero()[:, 0]
     return at, rows[at]
 
@@ -114,6 +114,7 @@ class HeadStudent(Student):
 
     def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
         self.target, self.target_name = target.parts, target.name
+        self.vocab = target.parts.vocab_size
         self.target_layers = int(target.parts.config.num_hidden_layers)
         self.depth, self.most = options.depth or self.usual_depth, 16
         self.shape: Any = self.shape_of(options, target)
@@ -125,21 +126,19 @@ class HeadStudent(Student):
             self.shape = target.start.shape
             network = load_network(target.start, target.parts)
             self.network, self.ids = network.float().requires_grad_(True), network.ids
-            self.chosen = (
-                torch.arange(target.parts.vocab_size) if network.ids is None else network.ids
-            )
+            self.chosen = torch.arange(self.vocab) if network.ids is None else network.ids
         self.network.to(target.parts.device)
 
     def target_head(self, rows: Tensor) -> Tensor:
-        """Return the target's logits of [..., H] rows of another dtype."""
+        """Return the target's logits of [..., H] hidden states of any dtype, in that dtype."""
         return self.target.head(rows.to(self.target.dtype)).to(rows.dtype)
 
     @abstractmethod
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
-        """Return the shape of the network."""
+        """Return the shape of a new network; UsageError: the target or an option does not fit."""
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Set the weights of the new network."""
+        """Set the weights of the new network in place; it is called without gradients."""
         init_weights(self.network, seed)
 
     @abstractmethod
@@ -147,7 +146,7 @@ class HeadStudent(Student):
         """Return the config.json of the head's format."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by their names in the head's format."""
+        """Return the network's own weights by their names in the head's format."""
         prefix, file_prefix = self.renamed
         weights = self.network.state_dict().items()
         return {
@@ -165,7 +164,15 @@ class HeadStudent(Student):
 
 
 def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
-    """Return the shape of a Llama layer in the target's width."""
+    """Return the shape of a Llama layer in the target's width, as like the target's as may be.
+
+    Args:
+        inner: width of its MLP; None: the target's.
+        kind: of the head, for the message.
+
+    Raises:
+        UsageError: the target states no width, or no heads of attention.
+    """
     config = target.config
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
     if not width or not heads:
@@ -200,7 +207,10 @@ SPREAD = 0.02
 
 @torch.no_grad()
 def init_weights(network: nn.Module, seed: int) -> None:
-    """Initialise weights: normal, smaller at the end of a sublayer; biases are 0."""
+    """Initialise all weights in place: norms are 1, biases 0, matrices normal.
+
+    Their deviation is `SPREAD` at the end of a sublayer, else the root of 1 / inputs.
+    """
     draw = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():
         if weight.ndim < 2:
@@ -219,7 +229,7 @@ def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
 
     Args:
         counts: [V] how often each token of the target occurs in the texts.
-        size: size of the vocabulary; None: 32,000, or all tokens if fewer.
+        size: size of the vocabulary; None: 32,000, or all tokens if fewer. UsageError: too large.
     """
     if size is not None and size > len(counts):
         raise UsageError(f"`draft_vocab` is {size}: expected 1..{len(counts)}, the target's tokens")

@@ -1,7 +1,5 @@
 """The student that a user's settings ask for."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -28,23 +26,22 @@ def build_student(
     tokenizer: Any,
     name: str,
     counts: Tensor,
-    load: Callable[[Path], Any],
 ) -> Student:
-    """Return a new student.
+    """Return a new student on the target's device, with its initial weights.
 
     Args:
-        options: settings of the training.
-        teacher: the target.
         tokenizer: tokenizer of the target.
         name: name of the target, for config.json.
         counts: [V] how often each token occurs in the texts.
-        load: loads the model of a folder.
+
+    Raises:
+        SpsError: the target, or what is to start from, does not fit the options.
     """
     if isinstance(options, DraftTraining):
         if options.start is None:
             model = keep_layers(teacher.model, options.layers)
         else:
-            model = open_start(options.start, options.seed, tokenizer, teacher.vocab, load)
+            model = open_start(options.start, options.seed, tokenizer, teacher.vocab)
         if options.pruned or options.window:
             model = prune_and_window(model, options.pruned, options.window)
         return DraftStudent(model.to(teacher.parts.device), tokenizer, teacher.vocab)

@@ -46,7 +46,7 @@ class Expectation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 def parts_of(checked: Any) -> dict[str, tuple[str, str]]:
-    """Return verdict and line of each part that audits texts."""
+    """Return part -> its verdict and a line, of all parts that audit texts, also without any."""
     parts = {"law": checked.law, "greedy": checked.greedy, **checked.modes}
     lines = {name: (str(part.verdict), part.line) for name, part in parts.items() if part}
     lines |= dict.fromkeys(checked.refused, ("refused", "the server refuses its requests"))
@@ -55,7 +55,7 @@ def parts_of(checked: Any) -> dict[str, tuple[str, str]]:
 
 
 def expectation_of(checked: Any) -> Expectation:
-    """Return what this check found, to be expected of later ones."""
+    """Return the results of a check, as the file of an expectation has them."""
     versions = {"sps": __version__, "engine": checked.engine, "model": checked.model}
     parts = {name: verdict for name, (verdict, _) in parts_of(checked).items()}
     current = Expectation(checked.plan.level, versions, parts)
@@ -81,7 +81,10 @@ def read_expectation(path: Path) -> Expectation:
 
 
 def deviations(expected: Expectation, current: Expectation) -> list[str]:
-    """Return what is worse than expected, or left its interval, a line each."""
+    """Return a line for each verdict that is worse, and each position out of its interval.
+
+    A part or acceptance that is missing now is worse; what only `current` has is not compared.
+    """
     lines = []
     for part, verdict in expected.parts.items():
         now = current.parts.get(part, "missing")
@@ -110,18 +113,15 @@ def deliver(
 ) -> Callable[[Any], tuple[list[str], dict[str, Any]]]:
     """Read what is expected, and return what writes the other files when a check is done.
 
-    Returns:
-        A check's result -> what is worse than expected, and a log of SARIF.
-
-    Raises:
-        SpsError: a file that cannot be read or written.
+    It takes a check's result, and returns what is worse than expected (nothing without `expect`),
+    and a log of SARIF. SpsError, here: a file cannot be read, or will not be writable.
     """
     expected = None if expect is None else read_expectation(expect)
     for path in filter(None, (write_expect, junit)):
         check_replaceable(path)
 
     def written(checked: Any) -> tuple[list[str], dict[str, Any]]:
-        """Write the files that were asked for; return deviations and the SARIF."""
+        """Write the files that were asked for; return `deviations` and the log of SARIF."""
         current = expectation_of(checked)
         wrong = [] if expected is None else deviations(expected, current)
         if junit is not None:
@@ -140,7 +140,7 @@ def deliver(
 
 
 def as_junit(checked: Any, wrong: Sequence[str]) -> bytes:
-    """Return JUnit's XML: a test case a part, and one of the expectation; undecided is skipped."""
+    """Return JUnit's XML: a case a part, and one of the expectation; only bias is a failure."""
     suite = Element("testsuite", name="sps check", errors="0", time=f"{checked.seconds:.3f}")
     kinds = []
     for name, verdict, line in results_of(checked, wrong):
@@ -154,7 +154,10 @@ def as_junit(checked: Any, wrong: Sequence[str]) -> bytes:
 
 
 def as_sarif(checked: Any, wrong: Sequence[str]) -> dict[str, Any]:
-    """Return a log of SARIF 2.1.0: a result for each part that did not hold, or is worse."""
+    """Return a log of SARIF 2.1.0: a note for each part that did not hold, an error where biased.
+
+    The expectation counts as a part, which is biased where something is worse.
+    """
     results = [
         {
             "ruleId": f"sps/{name}",
@@ -172,7 +175,10 @@ def as_sarif(checked: Any, wrong: Sequence[str]) -> dict[str, Any]:
 
 
 def results_of(checked: Any, wrong: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return name, verdict and printable line of each part, and of the expectation."""
+    """Return name, verdict and printable line of each part, and last of the expectation.
+
+    The expectation held where nothing is `wrong`, also where nothing was expected.
+    """
     results = [(name, *result) for name, result in parts_of(checked).items()]
     results.append(("expectation", BIAS if wrong else HELD, "; ".join(wrong)))
     return [

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,10 @@ class Server:
 
 @pytest.fixture(scope="session")
 def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Yield the server under test; one that a command starts ends after the tests."""
+    """Yield the server under test; one that a command starts ends after the tests.
+
+    Without an address the tests are skipped.
+    """
     config = request.config
     settings = {
         name: config.getoption(f"--sps-{name}")
@@ -93,7 +96,11 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def wait_until_ready(url: str, process: Any) -> None:
-    """Wait until `/v1/models` answers; fail where `process` ended, or is late. None: at once."""
+    """Wait until `/v1/models` answers; fail the test where it does not.
+
+    Args:
+        process: of the server, which has `READY` seconds; None: it must answer at once.
+    """
     from urllib.request import urlopen
 
     deadline = time.monotonic() + READY
@@ -109,13 +116,13 @@ def wait_until_ready(url: str, process: Any) -> None:
 
 
 def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
-    """Run parts of `sps check`, and end the test by the verdict.
+    """Run parts of `sps check`; return its results in JSON if all held and are as expected.
+
+    Else the test fails; it is an expected failure where nothing could be decided in the server's
+    budget, unless `undecided` is fail.
 
     Args:
-        options: of `sps check`, by name; None is left out, and True is a flag.
-
-    Returns:
-        The results in JSON, where all parts held and are as expected.
+        options: of `sps check`, by name; None is left out, True is a flag, a list is repeated.
     """
     __tracebackhide__ = True
     weights = server.weights if BY_WEIGHTS & {*parts} else None
@@ -141,39 +148,26 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
     return result
 
 
-def assert_sampled(server: Server, **options: Any) -> None:
-    """Assert that sampled text has the distribution of the model."""
-    claim(server, "law", **options)
+def _assertion(text: str, *parts: str) -> Callable[..., None]:
+    """Return the assertion that `parts` of `sps check` hold; `text` is its docstring."""
+
+    def assert_parts(server: Server, **options: Any) -> None:
+        claim(server, *parts, **options)
+
+    assert_parts.__doc__ = text
+    return assert_parts
 
 
-def assert_greedy(server: Server, **options: Any) -> None:
-    """Assert that greedy text is the model's own."""
-    claim(server, "greedy", **options)
-
-
-def assert_cache(server: Server, **options: Any) -> None:
-    """Assert that a prompt that comes again has the same greedy text."""
-    claim(server, "cache", **options)
-
-
-def assert_mixed(server: Server, **options: Any) -> None:
-    """Assert that greedy text stays what it is in batches with sampled text."""
-    claim(server, "mixed", **options)
-
-
-def assert_json(server: Server, **options: Any) -> None:
-    """Assert that greedy answers under JSON schemas are the model's own."""
-    claim(server, "json", **options)
-
-
-def assert_logprobs(server: Server, **options: Any) -> None:
-    """Assert that stated log-probabilities are those of the weights."""
-    claim(server, "logprobs", **options)
-
-
-def assert_agents(server: Server, **options: Any) -> None:
-    """Assert that calls of tools fit their schemas, and that streams equal whole answers."""
-    claim(server, "tools", "stream", **options)
+assert_sampled = _assertion("Assert that sampled text has the distribution of the model.", "law")
+assert_greedy = _assertion("Assert that greedy text is the model's own.", "greedy")
+assert_cache = _assertion("Assert that a repeated prompt has the same greedy text.", "cache")
+assert_mixed = _assertion("Assert that greedy text is the same beside sampled text.", "mixed")
+assert_json = _assertion("Assert that greedy answers under schemas are the model's own.", "json")
+assert_logprobs = _assertion("Assert that log-probabilities are those of the weights.", "logprobs")
+assert_agents = _assertion(
+    "Assert that calls of tools fit their schemas, and streams equal whole answers.",
+    *("tools", "stream"),
+)
 
 
 def assert_acceptance(server: Server, *, expect: str | Path, **options: Any) -> None:

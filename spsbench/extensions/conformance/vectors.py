@@ -67,18 +67,16 @@ def write_vectors(path: Path, specs: Sequence[Spec] = ()) -> int:
     vectors = [vector for spec in specs or ours for vector in vectors_of(spec)]
     text = f"spsbench-vectors {VERSION} {len(vectors)}\n" + "".join(map(in_lines, vectors))
     if path.suffix == ".json":
-        head = f'{{"format": "spsbench-vectors", "version": {VERSION}, "vectors": [\n'
-        text = (
-            head
-            + ",\n".join(json.dumps(vector, separators=(",", ":")) for vector in vectors)
-            + "\n]}\n"
-        )
+        rows = ",\n".join(json.dumps(vector, separators=(",", ":")) for vector in vectors)
+        text = f'{{"format": "spsbench-vectors", "version": {VERSION}, "vectors": [\n{rows}\n]}}\n'
     replace_file(path, text.encode())
     return len(vectors)
 
 
 def vectors_of(spec: Spec) -> Iterator[dict[str, Any]]:
     """Yield the vectors of a rule, with every shape and way to draw that it accepts.
+
+    Each has a seed of its own; a slot of which no seed of `TRIES` gives a vector has none.
 
     Raises:
         UsageError: the rule changes the distribution.
@@ -105,7 +103,8 @@ def vector_of(
 
     Args:
         shape: [N] parents of the drafted tokens.
-        slot: counts the uniforms in the order of their requests, over and over.
+        slot: which uniform is moved to the edge of the verdict, in the order of their requests and
+            over and over: below it, in the next turn above.
         seed: names the distributions, the draft and the uniforms.
     """
     stream = random.Random(seed)
@@ -144,7 +143,10 @@ def vector_of(
 
 
 def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: bool) -> bool:
-    """Move `row[slot]` to just above or below a change of the verdict; return False without one."""
+    """Move `row[slot]` to just above or below a change of the verdict; return False without one.
+
+    `verdict` reads `row`, which is left changed in either case.
+    """
 
     def at(step: int) -> Any:
         row[slot] = step / GRID
@@ -164,7 +166,7 @@ def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: b
 def round_of(
     shape: Sequence[int], drawn: Drawn, stream: random.Random
 ) -> tuple[Draft, Tensor] | None:
-    """Return a draft of a shape and [N + 1, V] q; None where no token is left for a sibling."""
+    """Return a draft of a shape and [N + 1, V] q, the context's first; None: siblings run out."""
     vocab = max(map(shape.count, shape), default=1) + stream.randrange(1, 3)
     pair = ToyPair(vocab, stream.randrange(1 << 30), KINDS)
     paths: list[tuple[int, ...]] = [()]

@@ -52,29 +52,31 @@ lm_eval.context_settings = {"ignore_unknown_options": True}  # type: ignore[attr
 
 
 def with_model(arguments: list[str]) -> list[str]:
-    """Return arguments of the harness that name a model: `sps`, where they name none and run."""
+    """Return the harness's arguments, with the model `sps` where they name tasks but no model."""
     words = " ".join(["", *arguments])
     runs = re.search(" (--tasks|-t)", words) and not re.search(r" (--model\b(?!_)|-m)", words)
     return [*arguments, "--model", "sps"] if runs else arguments
 
 
-def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a generation from a task's `generation_kwargs`.
+def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a generation from a task's `generation_kwargs`, greedy by default.
+
+    It samples with `do_sample`, or with a temperature where that is not named.
 
     Raises:
         UsageError: one that is not known, with a value that would change a text.
     """
-    asked = {n: v for n, v in asked.items() if v is not None and (n, v) not in NEUTRAL.items()}
-    if unknown := [n for n in asked if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
+    kwargs = {n: v for n, v in kwargs.items() if v is not None and (n, v) not in NEUTRAL.items()}
+    if unknown := [n for n in kwargs if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
         raise UsageError(
             f"generation_kwargs {', '.join(unknown)}: expected until, do_sample, "
             f"{', '.join(dict.fromkeys((*LIMITS, *SAMPLING)))}. Leave them out"
         )
-    until = asked.get("until") or []
+    until = kwargs.get("until") or []
     stop = [text for text in ([until] if isinstance(until, str) else until) if text]
-    tokens = next((asked[name] for name in LIMITS if name in asked), MAX_TOKENS)
-    sampling = {IN_CONFIGS.get(name, name): asked[name] for name in SAMPLING if name in asked}
-    if not asked.get("do_sample", sampling.get("temperature", 0) > 0):
+    tokens = next((kwargs[name] for name in LIMITS if name in kwargs), MAX_TOKENS)
+    sampling = {IN_CONFIGS.get(name, name): kwargs[name] for name in SAMPLING if name in kwargs}
+    if not kwargs.get("do_sample", sampling.get("temperature", 0) > 0):
         sampling = {n: value for n, value in sampling.items() if n in PROCESSORS}
         sampling |= {"temperature": 0.0}
     sampling |= {"stop": stop} if stop else {}
@@ -92,7 +94,7 @@ def speculation_line(rounds: Sequence[RoundRecord]) -> str:
 
 
 def register_model() -> type:
-    """Register the model `sps` in the harness, and return its class."""
+    """Register the model `sps` in the harness, and return its class, a new one each time."""
     from lm_eval.api.registry import register_model
     from lm_eval.models.huggingface import HFLM
 
@@ -140,15 +142,15 @@ class PairModel:
             return self._scorer.model(inps).logits[..., : self._scorer.vocab_size]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Continue each context up to a stop string: greedily unless a task samples."""
+        """Return the text after each context, in order; greedy unless a task samples."""
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):
-            context, asked = request.args
+            context, kwargs = request.args
             self._generated += 1  # equal requests are samples of their own
             generation = self.pair.generation(
                 self.tok_encode(context) or [self.pair.loaded.tokenizer.eos_token_id],
                 sample=str(self._generated),
-                **generation_options(asked),
+                **generation_options(kwargs),
             )
             for _ in generation:
                 pass

@@ -193,7 +193,10 @@ class SpeculativeGeneration:
     def _open(
         self, model: PreTrainedModel, assistant: PreTrainedModel | None, warping: dict[str, Any]
     ) -> tuple[Cell, Loaded]:
-        """Return the resolved cell of a call, and its models, checked for each other."""
+        """Return the resolved cell of a call, and its models, checked for each other.
+
+        The same models as of the call before stay open; costs that a schedule needs are measured.
+        """
         names = [one.config.name_or_path or type(one).__name__ for one in (model, assistant) if one]
         options = {"engine": Spec("eager"), **self.options, **warping}
         options |= {"target": names[0], "device": str(model.device)}
@@ -228,7 +231,7 @@ def arguments_of_generate(frame: FrameType | None) -> dict[str, Any]:
 
 
 def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
-    """Return the tokens of each row of `ids` [B, L] without its padding, which is on the left."""
+    """Return the rows of `ids` [B, L] without padding; UsageError: some is not on the left."""
     kept = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool().to(ids.device)
     if kept.shape != ids.shape or bool((kept[:, :-1] & ~kept[:, 1:]).any()):
         raise UsageError("`attention_mask`: expected padding on the left. Set `padding_side` to it")
@@ -262,7 +265,10 @@ def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[s
 
 
 def split(processors: Sequence[Any], samples: bool) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """Return processors without the usual warpers at their end, and those as options of a warp."""
+    """Return processors without the usual warpers at their end, and those as options of a warp.
+
+    Without `samples` all are returned, and the temperature is 0.
+    """
     by_text = LogitsProcessorList(processors)
     options: dict[str, Any] = {} if samples else {"temperature": 0.0}
     for name, kind_name in FIELDS["warpers"].items() if samples else ():
@@ -292,7 +298,7 @@ def in_place(ids: Tensor, number: int, prompt: int, text: Sequence[int]) -> Tens
 
 
 def padded(ids: Tensor, rows: Sequence[Sequence[int]], pad: Tensor | None) -> Tensor:
-    """Return [B, n] the prompts `ids` [B, L] with their new tokens, padded on the right."""
+    """Return [B, n] `ids` [B, L] with new tokens, padded at their ends; UsageError: no `pad`."""
     if pad is None and len({*map(len, rows)}) > 1:
         raise UsageError("rows of different lengths: expected `pad_token_id`. Name it")
     new = [torch.tensor(row, dtype=ids.dtype, device=ids.device) for row in rows]

@@ -70,10 +70,10 @@ class Proposer:
         token_ids_cpu: NDArray[np.int32],
         **_: Any,
     ) -> list[list[int]]:
-        """Return the draft of each row, at most K tokens; none for a part of a prompt.
+        """Return the draft of each row, of at most K tokens, and as the model's context allows.
 
         Args:
-            sampled_token_ids: the new tokens of each row; empty for a part of a prompt.
+            sampled_token_ids: the new tokens of each row; none for a part of a prompt: no draft.
             num_tokens_no_spec, token_ids_cpu: [rows], [rows, longest] all tokens of the texts.
         """
         drafts = []
@@ -84,7 +84,7 @@ class Proposer:
         return drafts
 
     def _draft(self, row: Row, new: int, k: int) -> list[int]:
-        """Return a valid draft of at most `k` tokens after a text whose `new` last are new."""
+        """Return a valid draft of at most `k` tokens, as `RuleDrafts.draft`; none if that fails."""
         try:
             tokens = map(int, self._source.draft(row, new, k)[:k])
             return list(takewhile(range(self._vocab).__contains__, tokens))
@@ -150,7 +150,7 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return what the file names after a text, by the longest prompt that begins it."""
+        """Return what the file names after a text, by the longest prompt before it; else none."""
         if self._read_at != self._path.stat().st_mtime_ns:
             self._read()
         for length, by_prompt in self._drafts.items():

@@ -17,7 +17,7 @@ KEY = "spsbench"  # names `Proposer`'s options in vLLM's additional config
 
 
 def open_rule(spec: Spec) -> Any:
-    """Open a drafter of chains that needs the tokens of the text alone.
+    """Return a new drafter of chains that needs the tokens of the text alone.
 
     Raises:
         UsageError: another drafter, or arguments that it refuses or that need more than the tokens.

@@ -129,7 +129,7 @@ class MismatchError(SpsError):
     @classmethod
     def of(cls, line: str, differing: Iterable[str], sides: str = "") -> Self:
         """Make an error of a line and the differences below it; `sides` names the two."""
-        return cls(f"{line}. Differing{sides}:" + "".join(f"\n  {each}" for each in differing))
+        return cls(f"{line}. Differing{sides}:" + "".join(f"\n  {field}" for field in differing))
 
 
 class CannotCreateError(SpsError):
@@ -151,7 +151,7 @@ class WriteError(SpsError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the known name most like `name`; empty if none is like it."""
+    """Return ` Did you mean X?` with the known name most like `name`; empty if none is like it."""
     near = get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]}?" if near else ""
 
@@ -185,7 +185,7 @@ _MEMORY = (
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened; another library's as it is."""
+    """Return the first line of an error's message, shortened; another library's as `as_it_is`."""
     lines = str(error).strip().splitlines() or ["no message"]
     line = lines[0][:300].rstrip(".:")
     return line if isinstance(error, SpsError) else as_it_is(line)

@@ -53,7 +53,7 @@ class Generation:
     Args:
         cell: the configuration.
         models: as `ModelCache.open` returns them.
-        prompt: token ids, at least one; for an engine elsewhere a `Prompt` as well.
+        prompt: token ids, at least one; for an engine elsewhere an `EnginePrompt` as well.
         sample, repeat: the rest of the noise's key.
         batch: of which it is a row; None: it is alone.
         json_schema: of this prompt, in place of the cell's.
@@ -77,14 +77,17 @@ class Generation:
         json_schema: str = "",
     ) -> None:
         tokenizer, here = models.tokenizer, not cell.elsewhere
+        engine_prompt: Any = prompt
         if isinstance(prompt, EnginePrompt):
             ids = list(prompt.ids or ())
         else:
             ids = to_token_ids(prompt, logits_width(models.target) if here else None)
+            text = "" if here or tokenizer is None else tokenizer.decode(ids)
+            engine_prompt = EnginePrompt(text, ids)
         constrained = replace(cell, json_schema=json_schema) if json_schema else cell
         self.constraint = open_constraint(constrained, models) if here else None
         self.cell, self._decoder = cell, build_decoder(cell, models, batch, self.constraint)
-        self._input: Any = ids if here else engine_prompt(tokenizer, prompt)._replace(name=sample)
+        self._input: Any = ids if here else engine_prompt._replace(name=sample)
         self._eos = models.eos if here and not cell.ignore_eos else frozenset()
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
         decoded = ids if tokenizer is not None else []
@@ -108,7 +111,7 @@ class Generation:
         self._finish = "length"  # finish of a generation without a round
 
     def __iter__(self) -> Iterator[Update]:
-        """Run to the end, one update a round."""
+        """Run to the end, one update a round; the prefill ends where the first round begins."""
         began = time.perf_counter()
         with lost_rank_as_error():
             for done in self._decoder(
@@ -119,7 +122,8 @@ class Generation:
                 stop=self._stop,
             ):
                 if not self._rounds:
-                    self._prefill = self._prefill_of(done, time.perf_counter() - began)
+                    elapsed, measured = time.perf_counter() - began, self._decoder.prefill_seconds
+                    self._prefill = elapsed - done.seconds if measured is None else measured
                 yield self._update(done)
 
     @property
@@ -137,15 +141,6 @@ class Generation:
             experts=self._experts or None,
             **masks_of(self.constraint),
         )
-
-    def _prefill_of(self, first: Round, seconds: float) -> float:
-        """Return the seconds before the first round: those that the decoder measured, if it did.
-
-        Args:
-            seconds: until the first round was there.
-        """
-        measured = self._decoder.prefill_seconds
-        return seconds - first.seconds if measured is None else measured
 
     def _update(self, done: Round) -> Update:
         """Record a round; return it, its tokens and the pieces of text that it completes."""
@@ -171,7 +166,7 @@ class Generation:
 
 
 def masks_of(constraint: Constraint | None) -> dict[str, Any]:
-    """Return the fields of a record that a constraint measures."""
+    """Return the fields of a record that a constraint measures; empty without one."""
     if constraint is None:
         return {}
     return {
@@ -184,7 +179,10 @@ def masks_of(constraint: Constraint | None) -> dict[str, Any]:
 
 
 def round_origins(done: Round) -> list[Origin]:
-    """Return the origin of each token of an uncut round: accepted tokens, then the target's own."""
+    """Return the origin of each token of an uncut round: accepted tokens, then the target's own.
+
+    Of a round of several passes, or whose engine does not count drafts, it is not told.
+    """
     if done.passes != 1:
         return [Origin.UNTOLD] * len(done.tokens)
     if done.drafted == 0:
@@ -192,17 +190,6 @@ def round_origins(done: Round) -> list[Origin]:
     final = Origin.BONUS if done.full else Origin.RECOVERED
     final = final if done.drafted > 0 else Origin.UNTOLD
     return [Origin.ACCEPTED] * done.accepted + [final]
-
-
-def engine_prompt(tokenizer: Any, prompt: Sequence[int] | EnginePrompt) -> EnginePrompt:
-    """Return a prompt for an engine that has the models elsewhere.
-
-    Args:
-        tokenizer: the tokenizer of the engine's model; None: it is not here; prompts are ids.
-    """
-    if isinstance(prompt, EnginePrompt):
-        return prompt
-    return EnginePrompt("" if tokenizer is None else tokenizer.decode(prompt), prompt)
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
@@ -235,7 +222,7 @@ Show = Callable[[list[Piece]], None]
 def run_both(
     cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt, show: Show
 ) -> tuple[Generation, Generation]:
-    """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
+    """Warm up ArS and the cell, run them interleaved, and return both; only the cell's is shown."""
     cells = cell.auto_regressive, cell
     warm_up(cells, loaded, prompt)
     ars, sps = (Generation(cell, loaded, prompt) for cell in cells)
@@ -287,7 +274,7 @@ def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt) -
 
 
 def time_limit(seconds: float) -> Callable[[], bool]:
-    """Return a test, the same on all ranks, of whether so many seconds have passed."""
+    """Return a function that says, alike on all ranks, whether `seconds` have passed since now."""
     end = time.perf_counter() + seconds
     return lambda: on_rank_0(lambda: time.perf_counter() >= end)
 

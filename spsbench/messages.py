@@ -60,11 +60,11 @@ class Listener(logging.Handler):
 
 @contextmanager
 def lines_to(say: Say | None) -> Iterator[None]:
-    """Pass the lines of this block to `say`, in all threads; None leaves them to `logging` alone.
+    """Pass the lines of this block, of all threads, once to `say`; None: to `logging` alone.
 
     A level that hides them is lowered for the block, and other handlers then do not get them.
     """
-    if say is None or any(getattr(each, "say", None) == say for each in log.handlers):
+    if say is None or any(getattr(handler, "say", None) == say for handler in log.handlers):
         yield
         return
     listener, before = Listener(say), (log.level, log.propagate)

@@ -101,7 +101,7 @@ def is_ours(kind: Kind, spec: Spec) -> bool:
 
 
 def plug_in(kind: Kind, spec: Spec) -> Any:
-    """Return the class that `spec` names.
+    """Return the class that `spec` names, or the function of a reporter.
 
     Raises:
         UsageError: no plug-in of that name.
@@ -153,7 +153,7 @@ def _no_subclass(kind: Kind, spec: Spec, wrong: str) -> PlugInError:
 
 
 def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
-    """Return the arguments of `spec`, checked against the plug-in's parameters.
+    """Return the arguments of `spec` without defaults, checked by parameters and `ranges`.
 
     Raises:
         UsageError: an unknown one, one of another type or out of range, or one that is missing.
@@ -191,7 +191,7 @@ def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters that a spec may set."""
+    """Return those that a spec may set: of `open` without its site, else of the constructor."""
     if hasattr(maker, "open"):
         of_open = dict(_signature(maker.open))
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in of_open.values()):
@@ -246,7 +246,7 @@ def file_of(module: str) -> str | None:
 
 
 def import_file(file: str, source: bytes) -> ModuleType:
-    """Import the module in a file, once per source."""
+    """Return the module in `file`, imported once per `source`, its content; DataError: it fails."""
     path = Path(file).expanduser().absolute()
     name = f"{path.stem}_{hash_source(str(path).encode() + source)}"
     if name in _FILES:
@@ -267,7 +267,7 @@ def import_file(file: str, source: bytes) -> ModuleType:
 
 
 def line_in(path: str, error: BaseException) -> str:
-    """Return the line of the file in which an error came up, if the error does not show it."""
+    """Return `, line 12`, the last of a file that an error came through; a SyntaxError: empty."""
     if isinstance(error, SyntaxError):
         return ""
     lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]

@@ -121,7 +121,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def is_installed(path: str) -> bool:
-    """Return whether what stands at `path` is there: an extension may have been taken away."""
+    """Return whether what stands at `path` is there: False in an extension that was taken away."""
     if not path.startswith(EXTENSIONS):
         return True
     room = path.partition(":")[0].rpartition(".")[0]

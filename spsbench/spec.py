@@ -39,16 +39,16 @@ class Spec:
         """
         if not isinstance(text, str):
             raise ValueError(f"is {text!r}: expected NAME or NAME:key=value,... as text")
-        name, colon, rest = text.partition(":")
+        name, colon, arguments = text.partition(":")
         if name.endswith(".py"):
-            inside, colon, rest = rest.partition(":")
+            inside, colon, arguments = arguments.partition(":")
             if not inside.isidentifier():
                 raise ValueError(f"{text!r}: expected FILE.py:CLASS or FILE.py:CLASS:key=value,...")
             name = f"{name}:{inside}"
-        if not name or (colon and not rest):
+        if not name or (colon and not arguments):
             raise ValueError(f"{text!r}: expected NAME or NAME:key=value,...")
         args: dict[str, Scalar] = {}
-        for pair in rest.split(",") if rest else ():
+        for pair in arguments.split(",") if arguments else ():
             key, equals, value = pair.partition("=")
             if not equals and not args and name in ALONE:
                 key, equals, value = ALONE[name], "=", pair
@@ -66,11 +66,11 @@ class Spec:
         Raises:
             ValueError: as `parse`.
         """
-        path, _, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
+        path, _, arguments = text.partition(":") if isinstance(text, str) else ("", "", "")
         if not path.endswith(PROMPT_FILES) and ("/" not in path or path.endswith(".py")):
             return cls.parse(text)
-        arguments = cls.parse(f"jsonl:{rest}").args if rest else ()
-        return cls("jsonl", (("path", path), *arguments))
+        args = cls.parse(f"jsonl:{arguments}").args if arguments else ()
+        return cls("jsonl", (("path", path), *args))
 
     @property
     def path(self) -> str | None:

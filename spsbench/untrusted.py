@@ -73,11 +73,11 @@ def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[
             or a pointer of Git LFS.
     """
     with reading(path, what), open_file(_existing(path)) as file:
-        start, shown = file.peek(len(POINTER)), cut(str(path), MAX_PATH)
+        start, place = file.peek(len(POINTER)), cut(str(path), MAX_PATH)
         if start.startswith(UTF_16):
-            raise DataError(f"UTF-16 ({shown}): expected {what}, in UTF-8. Convert it with iconv")
+            raise DataError(f"UTF-16 ({place}): expected {what}, in UTF-8. Convert it with iconv")
         if start.startswith(POINTER):
-            raise DataError(f"a Git LFS pointer ({shown}): expected {what}. Run git lfs pull")
+            raise DataError(f"a Git LFS pointer ({place}): expected {what}. Run git lfs pull")
         opener = next((opener for mark, opener in PACKED.items() if start.startswith(mark)), None)
         with nullcontext(file) if opener is None else _unpack(file, opener) as unpacked:
             if unpacked.peek(3)[:3] == BOM:
@@ -156,19 +156,19 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     Raises:
         SpsError: as `open_untrusted`.
     """
-    shown = cut(str(path), MAX_PATH)
+    place = cut(str(path), MAX_PATH)
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingError(f"no file {shown}: expected {what}. Check the path") from error
+        raise MissingError(f"no file {place}: expected {what}. Check the path") from error
     except PermissionError as error:
         raise PermissionDeniedError(
-            f"{shown} may not be read: expected read permission. Ask its owner"
+            f"{place} may not be read: expected read permission. Ask its owner"
         ) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise DataError(
-            f"unreadable ({shown}: {reason}): expected {what}. Check the file"
+            f"unreadable ({place}: {reason}): expected {what}. Check the file"
         ) from error
 
 
@@ -231,8 +231,8 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
             raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason, shown = cut(first_line(error), 200), cut(str(path), MAX_PATH)
-        raise UsageError(f"no TOML ({shown}: {reason}): expected {what}. Correct it") from error
+        reason, place = cut(first_line(error), 200), cut(str(path), MAX_PATH)
+        raise UsageError(f"no TOML ({place}: {reason}): expected {what}. Correct it") from error
 
 
 def parse_json(

@@ -138,7 +138,7 @@ def interval(
 
 
 def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
-    """Return lows and highs of [...] figures, from [..., C] figures without each cluster."""
+    """Return [...] jackknife lows and highs, from [..., C > 2] figures without each cluster."""
     count = left_out.shape[-1]
     influences = left_out.mean(-1, keepdims=True) - left_out  # over C - 1
     squares = (influences**2).sum(-1)

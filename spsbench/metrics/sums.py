@@ -218,7 +218,7 @@ class Tally:
     def add(self, record: Record, sample: int) -> None:
         """Count one record; `sample` is the number of its sample.
 
-        A failure counts as that alone.
+        A failure counts as that alone, and its prompt among those that were cut.
         """
         if record.prompt_cut:
             self.cut.add(sample)

@@ -328,7 +328,7 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
 
 
 def _mergeable(model: ModelSpec) -> ModelSpec:
-    """Return the model; refuse an adapter whose changes have no whole weights to be added to."""
+    """Return the model; UsageError: an adapter without whole weights that it could be added to."""
     if model.adapter and (model.random or model.weights == BLOCKS or model.ranks > 1):
         how = f"`weights` {model.weights}" if model.ranks == 1 else f"{model.ranks} ranks"
         raise UsageError(

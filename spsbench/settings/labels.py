@@ -50,7 +50,7 @@ def setting(cell: Cell) -> str:
 
 
 def warp_label(cell: Cell) -> str:
-    """Return the label of the distribution's options, as in Table 1 of the paper."""
+    """Return the changed options of the distribution, as in Table 1 of the paper; none: `T 1`."""
     greedy, changed = cell.temperature == 0, cell.changed_distribution
     parts, words = ["greedy"] * greedy, {"temperature": "T"}
     for name in reversed(PROCESSORS if greedy else DISTRIBUTION):

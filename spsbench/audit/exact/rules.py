@@ -269,9 +269,9 @@ def count_uniforms(subject: Subject) -> int:
 
 
 def enumerate_settings(subject: Subject, names: dict[str, Any]) -> RuleRow:
-    """Enumerate whole texts in every setting, then larger K until an error is found.
+    """Return the row of a pairing: whole texts in every setting, then larger K up to an error.
 
-    A refused pairing is walked until an error is found.
+    A refused pairing is walked up to its first error. The row has the setting that is worst.
     """
     forced = subject.refused is not None
     promises = not forced and subject.verifier.guarantee is not Guarantee.LOSSY

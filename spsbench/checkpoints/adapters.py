@@ -37,7 +37,7 @@ def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
     """Return the adapters that `text` names, each checked as far as its files tell without a base.
 
     `text` is a folder, or terms `FOLDER` and `FOLDER=FACTOR` joined by `+`; empty: none.
-    MissingError: no such folder, or no PEFT. DataError: damaged, not merged, or a pickle.
+    MissingError: no such folder, or no PEFT. DataError: unusable, or a pickle not allowed.
     """
     if text and find_spec("peft") is None:
         raise MissingError(

@@ -104,7 +104,7 @@ def weight_of(layer: nn.Module) -> Tensor:
 def slots(model: nn.Module) -> Iterator[Slot]:
     """Yield every stock linear layer with one parent, over a plain tensor.
 
-    Subclasses, of layers and of tensors, may compute something else and are left out.
+    Layers with hooks, and subclasses of layers and tensors, may compute otherwise and are left out.
     """
     children: list[tuple[nn.Module, str, Any]]
     children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]

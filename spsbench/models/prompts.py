@@ -121,7 +121,7 @@ def fit_prompt(
 ) -> list[int] | EnginePrompt:
     """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context.
 
-    The target's context holds prompt and new tokens. An engine elsewhere checks its own.
+    New tokens that alone exceed it are refused in any case. An engine elsewhere checks its own.
     """
     if cell.elsewhere or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit

@@ -61,7 +61,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """Return the processor, its cores, the cores usable by this process, and memory in bytes."""
+    """Return platform, machine and processor, all cores, usable ones, and memory in bytes."""
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -166,7 +166,7 @@ def model_files(folders: Mapping[ModelSpec, Path]) -> dict[str, str]:
 
 
 def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
-    """Return model -> digest of its files, including weights, from a fingerprint."""
+    """Return model -> digest of its files by a fingerprint; models without any are absent."""
     digests = {}
     for model in dict.fromkeys(str(model) for cell in cells for model in cell.models):
         prefix = f"files.{model}."

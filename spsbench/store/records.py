@@ -71,7 +71,7 @@ class Once:
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Return whether a generation was not seen before; DataError: it was, and was another."""
+        """Note a generation, and return whether it is new; DataError: it was another before."""
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
         if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed

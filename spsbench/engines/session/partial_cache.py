@@ -116,7 +116,7 @@ class PartialLM(EagerLM):
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Hold the target's rows of the first `length` tokens only; ValueError: it has fewer.
 
-        With a `path`, hold the first `len(path)` rows that were fed since as well.
+        With a `path`, which is then 0, 1, 2 ..., hold that many rows that were fed since as well.
         """
         source = self._source()
         kept = self._cache.held(length) + len(path or ())

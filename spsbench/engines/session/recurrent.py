@@ -277,7 +277,7 @@ def _try_blocks(model: PreTrainedModel) -> Stateful:
     states = {layer: past.take(layer) for layer in past.stateful}
 
     def block(zeroed: str = "") -> Tensor:
-        """Return [BLOCK, V] logits of the block in one pass, after states of which some are 0."""
+        """Return [BLOCK, V] logits of the block in one pass; before it states `zeroed` are 0."""
         cache = stock_cache(model)
         feed_tokens(model, text[:PAST], cache, 1)
         for layer in past.stateful:

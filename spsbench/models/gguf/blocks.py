@@ -63,7 +63,7 @@ def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
         file: a GGUF file.
         model: what transformers made of it, in float32. A layer's rows are looked for among the
             file's own, whatever the order that transformers has put them in; what is kept stands
-            for the layer's numbers bit by bit. Without such layers the file `KEPT` is empty.
+            for the layer's numbers bit by bit. `KEPT` is written without such layers, too.
     """
     indexes = _index_rows(file)
     names = {id(layer): name for name, layer in model.named_modules()}

@@ -123,7 +123,7 @@ class Comparison(NamedTuple):
 
     @property
     def speed(self) -> str:
-        """Return the speed-up in a sentence, with the times of the tokens that it is over."""
+        """Return the speed-up and its times in a sentence; none of short texts, a busy machine."""
         gained = self.speedup
         if gained is None:
             short, other = count_tokens(self.ars), count_tokens(self.sps)

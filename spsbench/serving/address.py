@@ -73,7 +73,7 @@ class ApiKey:
         self._broken = re.compile(INVISIBLE.join(visible), re.IGNORECASE)
 
     def hide(self, value: Any) -> Any:
-        """Replace the key in a text, or in all names and texts of a JSON value.
+        """Replace a key, if not a short one, in a text, or all names and texts of a JSON value.
 
         It may be in any of `_forms`, in HTML entities, or broken by invisible characters.
         """

@@ -165,6 +165,7 @@ class AnswerReader:
         return len(self.answer.stamps) > pieces
 
     def _add(self, at: float, value: Any) -> None:
+        """Add a chunk of a stream, or a whole answer, of the OpenAI schema to `answer`."""
         answer, chunk = self.answer, read_json(value, wire.Chunk)
         if usage := chunk.usage:
             answer.prompt_tokens = first_known(usage.prompt_tokens, answer.prompt_tokens)
@@ -217,7 +218,7 @@ class AnswerReader:
             self.answer.counts = Counts(wrong=str(error))
 
     def done(self) -> Answer:
-        """Return the answer without the key in any part.
+        """Return the answer without the key in any part, its ids read of its keys if it has none.
 
         Raises:
             FieldError: where the tokens spell the key.
@@ -241,6 +242,7 @@ class SglangReader(AnswerReader):
     """Reads SGLang's /generate; each event of a stream holds the whole text so far."""
 
     def _add(self, at: float, value: Any) -> None:
+        """Replace the answer by an event, which repeats all tokens before its new ones."""
         event, answer = read_json(value, wire.Generated), self.answer
         meta = read_json(event.meta_info, wire.MetaInfo)
         length = len(event.output_ids or event.text)

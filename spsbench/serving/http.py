@@ -93,7 +93,7 @@ class ResponseBody:
         self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
 
     def take(self, at: float, piece: bytes) -> bool:
-        """Add a piece; return whether it is progress: the first byte, or an event with a token."""
+        """Add a piece; return whether it is progress: a byte, a token. AttemptError: too much."""
         self._size += len(piece)
         most = MAX_EVENTS + 16 * self._asked
         if self._size > LARGEST or self._events > most:
@@ -333,7 +333,7 @@ class Client:
         body.close(time.perf_counter() - began)
 
     def _refuse(self, body: ResponseBody) -> NoReturn:
-        """Raise the error of a status other than 200, with the server's words in one line."""
+        """Raise RefusedError, or of a status in `AGAIN` AttemptError, with the server's words."""
         status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
         if len(body.content) <= MAX_ERROR_PAGE:
             page: Any = body.content.decode(errors="replace")

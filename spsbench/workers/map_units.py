@@ -72,7 +72,7 @@ def map_units(
 def pool_of(
     settings: Workers, work: Work, threads: int | None, device: str
 ) -> AbstractContextManager[Pool]:
-    """Return workers, which end with the context.
+    """Return workers, processes or else of Ray, which end with the context.
 
     Raises:
         UnavailableError: no Ray, or no cluster.

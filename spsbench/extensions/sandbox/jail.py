@@ -76,6 +76,7 @@ def verdicts(length=200):
     memory, missing = MemoryError, ModuleNotFoundError
 
     def verdict(error):
+        """Return memory, import or failed, and the class and text of `error`."""
         its = kind(error)
         word = "memory" if a(its, memory) else "import" if a(its, missing) else "failed"
         try:

@@ -152,7 +152,7 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
 def measure_prefetch(
     dtype: torch.dtype, layout: type[QuantisedPanels], bits: int, least: bool
 ) -> None:
-    """Choose how `layout` prefetches codes for inputs of `dtype`, if that is not known."""
+    """Measure and set how `layout` prefetches such codes for `dtype`, once on a machine."""
 
     def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
         size = bytes_of_codes(INPUTS, FILL, bits, least)

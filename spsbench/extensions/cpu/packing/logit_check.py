@@ -64,7 +64,7 @@ class LogitCheck:
             return False
 
     def holds_in_session(self, lm: LM) -> bool:
-        """Return whether a new session is within the bounds, also after a rollback."""
+        """Return whether a new session runs within the bounds, also after a rollback."""
         ids = self._ids
         try:
             first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)

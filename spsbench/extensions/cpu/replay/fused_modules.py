@@ -149,7 +149,7 @@ _rotate = BoundOperator("rotate")
 
 @contextmanager
 def one_rotation(layer: nn.Module) -> Iterator[None]:
-    """Let modules of `layer` rotate by one operator, where they rotate in the usual way."""
+    """Let the Python modules of `layer` rotate by one operator, where they do in the usual way."""
     modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
     with ExitStack() as stack:
         for module in modules:

@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         """Note a call whose arguments an input reaches as steps, one of positions as a call.
 
-        `steps`: those of our operators; None: torch's, whose views are no steps.
+        `steps`: of our operators; None: torch's, of which views are none. Raises: without a kernel.
         """
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]

@@ -65,6 +65,7 @@ class BlockwiseNetwork(Marginal):
             self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
+        """Return [count, Vd] logits: those of the first `count` heads after `newest`."""
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:

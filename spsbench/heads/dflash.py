@@ -115,12 +115,8 @@ def features(
     """Return the hidden states that the head reads: the user's, the file's, or DFlash's own.
 
     Those are for a target of `layers` layers, or as many as the file says, and a head of `depth`.
-
-    Args:
-        theirs: the file is in the form of speculators, which numbers hidden states.
-
-    Raises:
-        UsageError: nobody says which, nor the target's layers.
+    `theirs`: the file is in the form of speculators, which numbers hidden states. UsageError:
+    nobody says which, nor the target's layers.
     """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):
@@ -160,6 +156,7 @@ class DFlashNetwork(Marginal):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
+        """Append keys and values of fused rows from place `past` on; return the newest [H]."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)

@@ -68,6 +68,7 @@ class EagleNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
+        """Run `fc` over both halves, then all layers; return [m, H], not normed."""
         both = [features, embedded] if self.shape.feature_first else [embedded, features]
         x: Tensor = self.fc(torch.cat(both, -1))
         for layer in self.stack:

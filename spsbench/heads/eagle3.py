@@ -246,6 +246,7 @@ class Eagle3Network(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
+        """Run all layers; return [m, H], normed where the next pass takes it so."""
         first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
         for layer in layers:

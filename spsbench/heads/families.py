@@ -133,9 +133,7 @@ def family_of(folder: Path) -> str | None:
     """Return the drafter of the head in `folder`; None if it is no head, or inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
-
-    Raises:
-        SpsError: a head that cannot be read, or of an unknown family.
+    SpsError: a head that cannot be read, or of an unknown family.
     """
     try:
         files = open_files(folder)

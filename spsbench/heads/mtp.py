@@ -242,6 +242,7 @@ class MtpNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
+        """Run `fc` over both normed halves, then the layer; return [m, H], normed but for raw."""
         if self.shape.masked_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]

@@ -186,7 +186,7 @@ class Sweep:
     }
 
     def grid(self) -> Grid:
-        """Return the requests as combinations of values; UsageError: options of `setting` too."""
+        """Return the axes of the requests; UsageError: options of `setting` too, or no tokens."""
         if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
         if 0 in self.axes.get("max_new_tokens", ()):

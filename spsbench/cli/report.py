@@ -73,12 +73,11 @@ def report(
         check_plot(plot)
 
     from spsbench.cli.publish import publish, show_changes
-    from spsbench.reports.reporter import in_categories
     from spsbench.reports.run_tables import report_on
 
     column_names = [name.strip() for name in (chosen.columns or "").split(",") if name.strip()]
     run_report = report_on(runs, by_group=by is not None, selected=column_names, paper=chosen.paper)
-    if by is not None and not in_categories(run_report):
+    if by is not None and not any(row.group for table in run_report.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(run_report, form, out)
     if plot is not None:

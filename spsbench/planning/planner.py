@@ -190,7 +190,7 @@ class Planner:
             )
 
     def _begin(self) -> None:
-        """Read given traces; create the folder or go on with its plan; save the record."""
+        """Read given traces; make the folder, `out` or a hash, or go on in it; save the record."""
         use_threads(self.access.threads)
         identity, planning = self._identity(), self.planning
         self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()

@@ -63,7 +63,7 @@ def read_results(path: Path) -> list[Results]:
 
 
 def figure_tables(results: Sequence[Results]) -> Iterator[TextTable]:
-    """Yield a table of the figures of each measurement; its remarks are in no table before it."""
+    """Yield a table of each measurement's figures; a remark of several stands in the first."""
     noted: set[str] = set()
     for result in results:
         rows = [(figure["name"], _in_words(figure), figure["field"]) for figure in result.figures]
@@ -80,7 +80,7 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
-    """Yield the results in a file of another benchmark tool; none where the tool is not known."""
+    """Yield the results in the JSON of another benchmark tool; none of a tool that is unknown."""
     tool = next((tool for tool, field in TABLE["tools"].items() if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():

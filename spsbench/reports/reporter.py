@@ -195,8 +195,3 @@ class Report:
 
 Reporter = Callable[[Report], bytes | str]
 """Formatter of a file: report -> content. Text is UTF-8."""
-
-
-def in_categories(report: Report) -> bool:
-    """Return whether any prompt of the report has a category."""
-    return any(row.group for table in report.tables for row in table.rows)

@@ -172,7 +172,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
             if heading != (heading := names.work(row.cell)):
                 yield visible(f"speed-up over plain sampling: {heading}")
             text = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
-            note = " predicted" if row.speedup is None else slower(gain)
+            note = " predicted" if row.speedup is None else " slower" * (gain.mean < 1)
             yield f"  {label[:wide]:<{wide}}  {text}  {full(gain, 2, 'x')}{note}"
 
     return "\n".join(lines()) + "\n"
@@ -182,11 +182,6 @@ def speedup_of_row(row: Summary) -> Estimate | None:
     """Return the measured speed-up of a row, else the speed-up of a plan; None if undecided."""
     gain = row.speedup or row.predicted_speedup
     return None if gain is None or gain.undecided else gain
-
-
-def slower(gain: Estimate) -> str:
-    """Return the word behind a speed-up below 1."""
-    return " slower" if gain.mean < 1 else ""
 
 
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:

@@ -64,7 +64,7 @@ class Forecasts:
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[Method, Measured]) -> Recommendation:
-        """Return the answer for the best measured method, else for the best predicted one."""
+        """Return the answer for the best method measured without doubt, else the best predicted."""
         forecasts = {f.method: f for f in self.all}
         counted = [method for method, figures in measured.items() if not figures.doubt]
         method = max(counted, key=lambda m: measured[m].speedup.mean, default=self.best.method)

@@ -139,11 +139,6 @@ class Prediction:
         return self.rounds.method
 
     @property
-    def tally(self) -> Tally:
-        """Return the sums of each text."""
-        return self.rounds.sums
-
-    @property
     def texts(self) -> int:
         """Return the number of texts."""
         return self.rounds.texts
@@ -151,12 +146,12 @@ class Prediction:
     @cached_property
     def sums(self) -> Totals:
         """Return the sums over all texts."""
-        return Totals(*map(float, self.tally.rows.sum(0)[: len(Totals._fields)]))
+        return Totals(*map(float, self.rounds.sums.rows.sum(0)[: len(Totals._fields)]))
 
     def figure(self, name: str) -> Estimate | None:
         """Return a figure of `RATES` over these texts; None where nothing tells it."""
         rate = RATES[name]
-        jackknife = self.tally.jackknife(self.tally.rows)
+        jackknife = self.rounds.sums.jackknife(self.rounds.sums.rows)
         return jackknife.estimate(rate, AT[rate.denominator], rate.scale)
 
     @cached_property
@@ -223,9 +218,9 @@ class Prediction:
         """
         by_texts = self.tau
         if batch == self.rounds.batch:
-            baseline = (self.baseline or self).tally
+            baseline = (self.baseline or self).rounds.sums
             by_texts = self._predicted(
-                baseline_gains(baseline, self.tally, self.method.k).get("speedup")
+                baseline_gains(baseline, self.rounds.sums, self.method.k).get("speedup")
             )
         ratios = (self.baseline or self).rounds.seconds(batch) / self.rounds.seconds(batch)
         gained = times(join_errors(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
@@ -243,9 +238,9 @@ class Prediction:
 
     def by_prompt(self) -> Floats:
         """Return [prompts, 2] seconds of ArS and of the candidate, in order of prompts."""
-        prompts = renumber([sample for sample, _ in self.tally.keys])
+        prompts = renumber([sample for sample, _ in self.rounds.sums.keys])
         seconds = np.zeros((int(prompts.max()) + 1, 2))
-        for column, tally in enumerate(((self.baseline or self).tally, self.tally)):
+        for column, tally in enumerate(((self.baseline or self).rounds.sums, self.rounds.sums)):
             np.add.at(seconds[:, column], prompts, tally.rows[:, AT["seconds"]])
         return seconds
 
@@ -258,7 +253,7 @@ class Prediction:
     def _predicted(self, of_mean: Estimate | None) -> Estimate:
         if of_mean is None:
             raise ValueError("texts without a token")
-        prompts = len({sample for sample, _ in self.tally.keys})
+        prompts = len({sample for sample, _ in self.rounds.sums.keys})
         return predict_for_others(
             of_mean, prompts, self.new_prompts, self.rounds.variance, self.sums.rounds
         )

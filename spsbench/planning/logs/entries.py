@@ -382,7 +382,7 @@ def logged_logprobs(values: object) -> list[float] | None:
 
 
 def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Request]:
-    """Yield each answer of a conversation, after the turns before it."""
+    """Yield each answer, its prompt the turns before it; LeftOutError: no answer, or too many."""
     turns = account.at(form.turns)
     if not isinstance(turns, list):
         raise LeftOutError("conversations that are no list")

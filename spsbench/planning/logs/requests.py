@@ -124,7 +124,7 @@ class RequestReader:
         return ""
 
     def _requests(self) -> Iterator[Request]:
-        """Yield all requests; what cannot be read is left out, with its reason."""
+        """Yield all requests, waiting answers of a batch last; leave out, by reason, the others."""
         before = 0
         for path in self.paths:
             if self.folders is not None and str(path) != "-" and path.is_dir():

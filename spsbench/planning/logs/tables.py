@@ -15,7 +15,6 @@ from spsbench.planning.report import plan_figure
 from spsbench.reports.reporter import Figure, Section, TextTable
 from spsbench.settings.cell_from_options import inner_drafters
 from spsbench.settings.method import Drafting, Method
-from spsbench.spec import Spec
 
 SHOWN = 5  # methods in detailed tables
 TITLE = "Plan from logs"
@@ -136,7 +135,7 @@ class LogAnswer:
         cells = [
             [
                 f"{100 * kept / tested:.0f} %" if tested else "n/a"
-                for kept, tested in row.prediction.tally.by_position.reshape(2, -1).T
+                for kept, tested in row.rounds.sums.by_position.reshape(2, -1).T
             ]
             for row in lasts
         ]
@@ -204,7 +203,8 @@ class LogAnswer:
                 f"{n:,} requests have {names}: drafts of a model are predicted without."
                 for names, n in plan.under.most_common()
             ]
-        if any(looks_up_others(method.drafting.drafter) for method in methods):
+        parts = (part for m in methods for part in inner_drafters(m.drafting.drafter))
+        if any(dict(part.args).get("shared") is True for part in parts):
             lines.append("shared=true looks up earlier answers of the log, in its order.")
         return [*lines, *filter(None, [self.costs])]
 
@@ -277,11 +277,6 @@ def method_table(
 def percent(share: float | None) -> str:
     """Return a share as whole per cent; `n/a` for None."""
     return "n/a" if share is None else f"{100 * share:.0f} %"
-
-
-def looks_up_others(drafter: Spec) -> bool:
-    """Return whether a drafter, or a part of it, looks up the texts of other requests."""
-    return any(dict(part.args).get("shared") is True for part in inner_drafters(drafter))
 
 
 def engine_settings(drafting: Drafting, k: int) -> list[str]:

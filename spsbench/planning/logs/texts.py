@@ -120,7 +120,7 @@ class LogRow:
     @property
     def acceptance_length(self) -> float | None:
         """Return the tokens of a round with a draft, which vLLM reports; None without one."""
-        drafts = self.prediction.tally.by_depth[0]
+        drafts = self.rounds.sums.by_depth[0]
         return 1 + self.prediction.sums.accepted / float(drafts) if drafts else None
 
     @property

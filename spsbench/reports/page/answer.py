@@ -76,7 +76,7 @@ def _answer(
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
 ) -> PageAnswer:
-    """Return the fastest of `rows` by speed-up, and what is known of its texts."""
+    """Return the answer of the fastest of `rows`, decided ones first, and what its texts show."""
     timed = [row for row in rows if row.speedup and not row.speedup.undecided]
     best = max(timed or rows, key=lambda row: row.speedup.mean if row.speedup else 0.0)
     cell, gained = best.cell, best.speedup

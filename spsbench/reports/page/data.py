@@ -68,7 +68,7 @@ class TableSums:
     def _keep(self, cell: Cell, record: Record) -> None:
         """Keep a record if its prompt is among the first of its task and setting, under any method.
 
-        Only a first repeat, and within the limit of tokens.
+        Only its first repeat, and while the limit of tokens leaves room.
         """
         most = PROMPTS if record.group is None else OF_CATEGORY
         plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
@@ -105,7 +105,7 @@ def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
 def to_read(
     aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the generations to show, and a sentence about their selection."""
+    """Return the generations to show, each as `trace` does, and a sentence on their selection."""
     traces: list[dict[str, Any]] = []
     tokenizers: dict[str, Any] = {}
     for sums, run in zip(aggregates, run_names, strict=True):

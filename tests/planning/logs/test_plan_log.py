@@ -252,7 +252,7 @@ def test_a_log_of_a_server_gives_the_counts_of_vllm(tmp_path, longest, k, length
     path.write_text("\n".join(lines))
     answer = plan_log(path, drafter=[f"ngram:n={longest},min_n=1,match=first"], k=str(k))
     (found,) = answer.plan.rows.values()
-    assert found.prediction.tally.by_depth[0] == total["drafts"]
+    assert found.rounds.sums.by_depth[0] == total["drafts"]
     assert found.prediction.drafted == pytest.approx(total["drafted"] / total["rounds"])
     (row,) = answer.values()["rows"]
     assert row["tau"]["mean"] == pytest.approx(12 * (length - 1) / total["rounds"])

@@ -2,7 +2,7 @@
 
 `ModelReplay` runs passes of a model: an engine keeps one beside its configuration
 (`set_engine_config`), and sessions ask it. `NetworkReplay` runs passes of a head's network: an
-engine that packs the network leaves a `replay_over` there. No engine of the core has either.
+engine that packs the network leaves a `replay_over` there, as `static` does.
 """
 
 from collections.abc import Callable, Hashable, Sequence

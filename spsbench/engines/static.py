@@ -7,26 +7,33 @@ are, and these, the cache and the graphs are kept beside the model and lent from
 next. Elsewhere than on CUDA the same passes are run again at each call.
 """
 
+import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from spsbench.engines.eager import KINDS, EagerLM, check_rollback, context_of, ordinary, slides
+from spsbench.engines.eager import KINDS, EagerLM, check_rollback, ordinary, slides
 from spsbench.engines.quantization.layers import dequantise
+from spsbench.engines.replay import NetworkPass
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer, grow_capacity
 from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
 from spsbench.engines.session.longrope import border_of, open_at_border
 from spsbench.engines.session.masks import PassInputs
+from spsbench.engines.session.partial_cache import KINDS as PARTIAL_KINDS
+from spsbench.engines.session.partial_cache import PartialLM
 from spsbench.errors import first_line
 from spsbench.loop.sampling import send
 from spsbench.loop.types import LM, Engine
+
+log = logging.getLogger(__name__)
 
 PASS_SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens of a recorded pass; the rest is padding
 USUAL_SIZES = 1, *PASS_SIZES[:5]  # passes before any text: a first token, drafts of up to 8
@@ -49,6 +56,13 @@ class FixedLayer(PreallocatedLayer):
         self.values.index_copy_(2, self.slots, value_states)
         return self.keys[:, :, : self.reads], self.values[:, :, : self.reads]
 
+    def keep(self, length: int, rows: Tensor | None = None) -> None:
+        """Keep rows as any layer does; an empty one is zeroed: a NaN would outlive every mask."""
+        super().keep(length, rows)
+        if self.length == 0:
+            self.keys.zero_()
+            self.values.zero_()
+
     def get_seq_length(self) -> int:
         """Return the tokens before a pass; raise in a recorded one, which would freeze them."""
         if self.slots is not None:
@@ -57,87 +71,85 @@ class FixedLayer(PreallocatedLayer):
 
 
 class Runner:
-    """A cache and the recorded passes over it, for one session at a time.
+    """A cache and the recorded passes over it, for one text at a time.
 
-    It has no reference to its model, which keeps it for later sessions. Passes return the hidden
-    states `layers`.
+    It has no reference to what it runs, which keeps it for later texts. `limit` is the number of
+    tokens in the context, None: any number.
 
     Attributes:
-        replays: the recorded passes by their padded size and the rows that they read.
+        replays: by the key of a recorded pass its inputs, and what makes it again.
+        refused: the names of passes that cannot be recorded.
     """
 
-    def __init__(self, model: PreTrainedModel, layers: tuple[int, ...]) -> None:
-        self.limit = context_of(model)
-        self.rows = min(FIRST_ROWS, self.limit or FIRST_ROWS)
+    def __init__(self, device: torch.device, limit: int | None = None) -> None:
+        self.rows = min(FIRST_ROWS, limit or FIRST_ROWS)
+        self.replays: dict[Hashable, tuple[list[Tensor], Callable[..., Sequence[Tensor]]]] = {}
+        self.refused: set[Hashable] = set()
         self.cache = PreallocatedCache()
         self.cache.layer_class_to_replicate = partial(FixedLayer, None)
-        self.replays: dict[tuple[int, int], Callable[[PreTrainedModel], Sequence[Tensor]]] = {}
-        self._layers, self._device, self._dtype = layers, model.device, model.dtype
-        self._ids = torch.zeros(PASS_SIZES[-1], dtype=torch.int64, device=model.device)
-        self._start = torch.zeros((), dtype=torch.int64, device=model.device)
+        self._device = device
+        self._start = torch.zeros((), dtype=torch.int64, device=device)
+        self._addresses: tuple[int, int, int] | None = None  # of the first layer, in the recordings
         self._pool: Any = None  # memory of the graphs, of which one runs at a time
 
-    def reset(self) -> None:
-        """Zero the cache: a NaN in it would outlive every mask."""
-        for layer in self.cache.layers:
-            layer.keys.zero_()
-            layer.values.zero_()
+    def prepare(self, past: int, end: int) -> int:
+        """Make room for `end` tokens; a pass by a model's own code writes after `past` ones.
 
-    def prepare(self, past: int, end: int) -> None:
-        """Make room for `end` tokens; a pass by the model's own code writes after `past` ones."""
+        Returns how many rows a recorded pass attends to.
+        """
+        self._start.fill_(past)
         while self.rows < end:
             self.rows *= 2
         for layer in self.cache.layers:
             layer.slots, layer.length = None, past
             if layer.capacity < self.rows:
                 layer.widen(self.rows)
-                self.replays.clear()  # they hold the old addresses
+        addresses = self.cache.layers[0].addresses if self.cache.layers else None
+        if addresses != self._addresses:  # the layers move together
+            self.replays.clear()
+            self._addresses = addresses
+        return min(grow_capacity(end), self.rows)
 
-    def run(self, model: PreTrainedModel, tokens: Tensor, past: int, size: int) -> Any:
-        """Feed `tokens` [m] after `past` ones, padded to `size`; return the output as of `model`.
+    def look(self, m: int, reads: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Have a pass write m rows after the cached ones, and attend to the first `reads`.
 
-        Padding is written after the tokens, where the next pass writes, and seen by no token.
+        Returns the rows [m] that it writes, and a causal mask [1, 1, m, reads].
         """
-        m = len(tokens)
-        self.prepare(past, past + size)
-        self._ids[:m] = send(tokens, self._device)
-        self._start.fill_(past)
-        shape = size, min(grow_capacity(past + size), self.rows)
-        if shape not in self.replays:
-            self.replays[shape] = self._record(model, partial(self._pass, *shape))
-        logits, *states = (result[:, :m].clone() for result in self.replays[shape](model))
-        hidden = dict(zip(self._layers, states, strict=True))  # copies: a replay overwrites its own
-        return SimpleNamespace(logits=logits, hidden_states=hidden)
-
-    def _pass(self, size: int, reads: int, model: PreTrainedModel) -> list[Tensor]:
-        """Return logits [1, size, V] and hidden states; the host reads nothing meanwhile."""
-        slots = self._start + torch.arange(size, device=self._device)
-        positions = slots if self.limit is None else slots.clamp(max=self.limit - 1)  # pads too
-        mask = torch.zeros(1, 1, size, reads, dtype=self._dtype, device=self._device)
+        slots = self._start + torch.arange(m, device=self._device)
+        mask = torch.zeros(1, 1, m, reads, dtype=dtype, device=self._device)
         unseen = torch.arange(reads, device=self._device) > slots[:, None]
-        mask.masked_fill_(unseen, torch.finfo(self._dtype).min)
+        mask.masked_fill_(unseen, torch.finfo(dtype).min)
         for layer in self.cache.layers:
             layer.slots, layer.reads = slots, reads
-        inputs = PassInputs(self._ids[:size], positions, mask, self.cache, size, self._layers)
-        out = inputs.of(model)
-        return [out.logits, *(out.hidden_states[layer] for layer in self._layers)]
+        return slots, mask
 
-    def _record(
-        self, model: PreTrainedModel, work: Callable[..., list[Tensor]]
-    ) -> Callable[..., Sequence[Tensor]]:
-        """Return what does `work` again, and leaves its results in the same tensors.
+    def replay(
+        self, key: Hashable, work: Callable[..., Sequence[Tensor]], *inputs: Tensor
+    ) -> Sequence[Tensor]:
+        """Return the results of `work(*inputs)`, in tensors that a later pass overwrites.
 
-        On CUDA `work` is first done once for libraries to choose kernels, and once with waiting for
-        the device as an error: within a graph it would leave torch unable to free memory.
+        The first call with `key` is recorded. Inputs are copied to where the recording reads them.
 
         Raises:
             RuntimeError: the pass waits for the device, or does what else a graph cannot.
         """
+        if key not in self.replays:
+            places = [x.clone() for x in inputs]
+            self.replays[key] = places, self._record(partial(work, *places))
+        places, again = self.replays[key]
+        for place, x in zip(places, inputs, strict=True):
+            place.copy_(x)
+        return again(partial(work, *places))
+
+    def _record(self, work: Callable[[], Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
+        """Return what takes `work`, does it again, and leaves its results in the same tensors.
+
+        On CUDA `work` is first done once for libraries to choose kernels, and once with waiting for
+        the device as an error: within a graph it would leave torch unable to free memory.
+        """
         if self._device.type != "cuda":
-            first = work(model)
-            return lambda model: [
-                old.copy_(new) for old, new in zip(first, work(model), strict=True)
-            ]
+            first = work()
+            return lambda work: [old.copy_(new) for old, new in zip(first, work(), strict=True)]
         with torch.cuda.device(self._device):
             graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -145,28 +157,44 @@ class Runner:
             stream.wait_stream(torch.cuda.current_stream())
             try:
                 with torch.cuda.stream(stream):
-                    work(model)
+                    work()
                     torch.cuda.set_sync_debug_mode("error")
-                    work(model)
+                    work()
                     torch.cuda.set_sync_debug_mode(before)
                     with torch.cuda.graph(graph, self._pool, stream, "thread_local"):
-                        results = work(model)
+                        results = work()
             finally:
                 torch.cuda.set_sync_debug_mode(before)
                 torch.cuda.current_stream().wait_stream(stream)
-        return lambda model: graph.replay() or results  # type: ignore[func-returns-value]
+        return lambda work: graph.replay() or results  # type: ignore[func-returns-value]
 
 
-_RUNNERS: WeakKeyDictionary[PreTrainedModel, tuple[int, dict[tuple[int, ...], list[Runner]]]]
-_RUNNERS = WeakKeyDictionary()  # model -> its weights' addresses; by hidden states, idle runners
+_RUNNERS: WeakKeyDictionary[nn.Module, tuple[int, dict[tuple[int, ...], list[Runner]]]]
+_RUNNERS = WeakKeyDictionary()  # module -> its weights' addresses; by hidden states, idle runners
 
 
-def idle_runners(model: PreTrainedModel, layers: tuple[int, ...]) -> list[Runner]:
-    """Return the runners of `model` that no session uses; weights that have moved leave none."""
-    addresses = hash(tuple(weight.data_ptr() for weight in model.parameters()))
-    if model not in _RUNNERS or _RUNNERS[model][0] != addresses:
-        _RUNNERS[model] = addresses, {}
-    return _RUNNERS[model][1].setdefault(layers, [])
+def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) -> list[Runner]:
+    """Return the runners of `module` that no text uses; weights that have moved leave none.
+
+    Their passes return the hidden states `layers`, and read weights of `parts` too.
+    """
+    weights = (weight for part in (module, *parts) for weight in part.parameters())
+    addresses = hash(tuple(weight.data_ptr() for weight in weights))
+    if module not in _RUNNERS or _RUNNERS[module][0] != addresses:
+        _RUNNERS[module] = addresses, {}
+    return _RUNNERS[module][1].setdefault(layers, [])
+
+
+@torch.inference_mode()
+def borrow(
+    user: object, idle: list[Runner], device: torch.device, limit: int | None = None
+) -> Runner:
+    """Return the idle runner that has recorded the most, or a new one; it is idle after `user`."""
+    idle.sort(key=lambda runner: len(runner.replays))
+    runner = idle.pop() if idle else Runner(device, limit)
+    runner.cache.keep(0)
+    weakref.finalize(user, idle.append, runner).atexit = False
+    return runner
 
 
 class StaticLM(EagerLM):
@@ -177,32 +205,103 @@ class StaticLM(EagerLM):
 
     joins = False
 
-    @torch.inference_mode()
     def _open(self) -> None:
         idle = idle_runners(self.model, self.layers)
-        idle.sort(key=lambda runner: len(runner.replays))  # the last one has recorded the most
-        self._runner = idle.pop() if idle else Runner(self.model, self.layers)
-        self._runner.reset()
+        self._runner = borrow(self, idle, self.device, self.limit)
         self._cache = self._runner.cache
-        weakref.finalize(self, idle.append, self._runner).atexit = False
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Replay a recorded pass where one fits, else run the pass in `eager`."""
-        m, past = len(tokens), self._length
+        """Replay a recorded pass where one fits, else run the pass in `eager`.
+
+        Padding is written after the tokens, where the next pass writes, and seen by no token.
+        """
+        m, past, runner = len(tokens), self._length, self._runner
         size = next((size for size in PASS_SIZES if m <= size), None)
-        if keep and past and size and parents is None:
-            out = self._runner.run(self.model, tokens, past, size)
-            self._length += m
-            return out
-        self._runner.prepare(past, past + m)
-        return super()._forward(tokens, keep, parents)
+        if not (keep and past and size and parents is None):
+            runner.prepare(past, past + m)
+            return super()._forward(tokens, keep, parents)
+        shape = size, runner.prepare(past, past + size)
+        ids = pad(send(tokens, self.device), (0, size - m))
+        results = runner.replay(shape, partial(self._pass, *shape), ids)
+        logits, *states = (result[:, :m].clone() for result in results)
+        self._length += m
+        hidden = dict(zip(self.layers, states, strict=True))
+        return SimpleNamespace(logits=logits, hidden_states=hidden)
+
+    def _pass(self, size: int, reads: int, ids: Tensor) -> list[Tensor]:
+        """Return logits [1, size, V] and hidden states."""
+        slots, mask = self._runner.look(size, reads, self.model.dtype)
+        positions = slots if self.limit is None else slots.clamp(max=self.limit - 1)  # pads too
+        inputs = PassInputs(ids, positions, mask, self._cache, size, self.layers)
+        out = inputs.of(self.model)
+        return [out.logits, *(out.hidden_states[layer] for layer in self.layers)]
 
     def _keep(self, length: int, nodes: list[int]) -> None:
         """Move the rows `nodes` after the first `length`; those of a chain stay."""
-        if nodes:
+        if nodes or length == 0:
             self._cache.keep(length, nodes)
-        elif length == 0:
-            self._runner.reset()
+
+
+PARTIAL_KINDS[StaticLM] = PartialLM
+
+
+class StaticNetwork:
+    """Runs the passes of a head's network for one text: see `engines.replay.NetworkReplay`.
+
+    Passes of each size are recorded when the first one comes; those over many rows, and the first
+    of a text, run the network's own code.
+    """
+
+    def __init__(self, network: nn.Module, *parts: nn.Module) -> None:
+        device = next(network.parameters()).device
+        self._runner = borrow(self, idle_runners(network, (), *parts), device)
+        self._within = False  # a recorded pass, of which all passes that it asks for are part
+
+    @torch.inference_mode()
+    def run(
+        self,
+        name: Hashable,
+        plain: NetworkPass,
+        tensors: Sequence[Tensor],
+        mask: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return `plain(tensors, mask, cache)`; the runner has the rows of `cache` from now on."""
+        runner, m, past = self._runner, len(tensors[0]), 0
+        if self._within:
+            return plain(tensors, mask, cache)
+        if cache is not None:
+            vars(cache).update(vars(runner.cache))
+            past = cache.layers[0].length if cache.layers else 0
+        reads = runner.prepare(past, past + m) if cache is not None else 0
+        if m > PASS_SIZES[-1] or name in runner.refused or (cache is not None and not past):
+            return plain(tensors, mask, cache)
+        masks, n = [], len(tensors)
+        if mask is not None:
+            masks = [pad(mask, (0, reads - past - m), value=torch.finfo(mask.dtype).min)]
+
+        def work(*inputs: Tensor) -> list[Tensor]:
+            if cache is None:
+                return [plain(inputs, None, None)]
+            _, causal = runner.look(m, reads, cache.layers[0].keys.dtype)
+            return [plain(inputs[:n], inputs[n] if masks else causal, cache)]
+
+        key = name, reads, mask is None, *(x.shape for x in tensors)
+        self._within = True
+        try:
+            result, length = runner.replay(key, work, *tensors, *masks)[0].clone(), past + m
+        except RuntimeError as error:
+            runner.refused.add(name)
+            log.info(f"note: a head's passes {name} run without a graph: {first_line(error)}")
+            result, length = None, past
+        self._within = False
+        if cache is not None:
+            runner.prepare(length, past + m)
+        return plain(tensors, mask, cache) if result is None else result
+
+    def roll_out(self, *args: Any) -> bool:
+        """Return that nothing was done: passes are replayed one by one."""
+        return False
 
 
 class Static(Engine):
@@ -228,6 +327,11 @@ class Static(Engine):
         on_cuda = model.device.type == "cuda"
         how = "recorded as graphs, experimental" if on_cuda else "not recorded, which is for CUDA"
         return set_engine_config(model, EngineConfig(engine="static", reason=how)).to_json()
+
+    def pack(self, module: Any) -> None:
+        """Have the passes of a drafter's own network recorded, as those of models are."""
+        dequantise(module)
+        vars(module)["replay_over"] = partial(StaticNetwork, module)
 
 
 @torch.inference_mode()

@@ -45,7 +45,7 @@ class HeadSite:
             allow_pickle=True,
         )
         tensors = {
-            own: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+            own: (tensor.to(model.dtype) if tensor.is_floating_point() else tensor).to(model.device)
             for own, tensor in read_tensors(found).items()
         }
         self._head, self._model, self._answers = replace(found, tensors=tensors), model, answers

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.static import Static, idle_runners
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Schedule, Scores
@@ -35,9 +36,13 @@ from tests.heads.stage import HeadSite, Known, scratch, whole
 @pytest.fixture(scope="module")
 def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
-    return {
+    sites = {
         name: HeadSite(write(folder / name, target), target) for name, write in FAMILIES.items()
     }
+    for name in RECORDED:
+        site = sites[f"recorded {name}"] = HeadSite(folder / name, target)
+        Static().pack(site.drafter()._frontier.network)
+    return sites
 
 
 def always(p):
@@ -46,12 +51,15 @@ def always(p):
 
 DISTINCT = {"rule": Recursive(), **TREE}
 IID = DISTINCT | {"siblings": "iid"}
+RECORDED = ("eagle3", "mtp", "medusa", "mlp")
 QUICK = {f"chain-{head}" for head in ("eagle", "eagle3", "mtp", "3.1", "falcon", "mlp", "dspark")}
-QUICK |= {"tree-eagle3", "tree-mlp"}
+QUICK |= {"tree-eagle3", "tree-mlp", "recorded tree", *(f"recorded {h}" for h in RECORDED)}
 HOW = {
     **{f"chain-{h}": (h, {"sampled": True} if h in PARALLEL else {}) for h in FAMILIES},
     **{f"tree-{head}": (head, DISTINCT) for head in FAMILIES},
     **{f"i.i.d. tree-{head}": (head, IID) for head in ("eagle", "3.1")},
+    **{f"recorded {h}": (f"recorded {h}", {"sampled": True}) for h in RECORDED},
+    "recorded tree": ("recorded eagle3", DISTINCT),
 }
 
 
@@ -66,6 +74,18 @@ def test_every_distribution_is_as_from_scratch(sites, target, head, how):
     seen = compared(sites[head], target, **how)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
+
+
+def test_texts_in_turn_share_recorded_steps(sites, target):
+    site, seen = sites["recorded eagle3"], []
+    network, parts = site.drafter()._frontier.network, site.target()
+    for _ in range(4):
+        compared(site, target)
+        runners = idle_runners(network, (), parts.embed, parts.lm_head)
+        buffers = {id(r): [layer.addresses for layer in r.cache.layers] for r in runners}
+        seen.append((buffers, {id(replay) for r in runners for replay in r.replays.values()}))
+    assert seen[-1] == seen[-2]
+    assert {key[0] for r in runners for key in r.replays} == {"read", "feed", "scores"}
 
 
 def test_a_prompt_that_is_read_in_several_parts(sites, target, monkeypatch):

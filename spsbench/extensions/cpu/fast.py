@@ -109,6 +109,9 @@ class Fast(Engine):
 
         `module.dtype` is that of its numbers; its linear layers may be over codes.
         """
+        if next(module.parameters()).device.type == "cuda":
+            Static().pack(module)
+            return
         if refuse_codes(module, module.dtype):
             dequantise(module)
         pack_network(module)

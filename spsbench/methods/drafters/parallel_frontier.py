@@ -26,7 +26,10 @@ class ParallelFrontier(HiddenReader):
     ) -> None:
         super().__init__(network, target, cache, *more)
         self.deepest = network.deepest
-        self._by = Target(self._embed, self._their_head, cache, self._over_texts)
+
+    @property
+    def _by(self) -> Target:
+        return Target(self._embed, self._their_head, self._cache, self._over_texts)
 
     def depth(self, context: Context, k: int) -> int:
         self._count = super().depth(context, k)

@@ -6,6 +6,7 @@ with the tables and the parts of the target that it reads.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -377,12 +378,4 @@ class CpuNetworkReplay:
 
 def replays_of(network: nn.Module) -> Callable[..., CpuNetworkReplay]:
     """Return a function from parts of a target to the programs of a network over them, cached."""
-    replays: dict[tuple[int, ...], CpuNetworkReplay] = {}
-
-    def replay_over(*parts: nn.Module) -> CpuNetworkReplay:
-        key = tuple(map(id, parts))  # which live as long as their programs, which hold them
-        if key not in replays:
-            replays[key] = CpuNetworkReplay([network, *parts])
-        return replays[key]
-
-    return replay_over
+    return lru_cache(None)(lambda *parts: CpuNetworkReplay([network, *parts]))

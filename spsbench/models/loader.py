@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 from transformers.initialization import no_init_weights
+from transformers.utils import is_accelerate_available
 
 from spsbench.checkpoints.config import check_shareable
 from spsbench.checkpoints.weights import WHOLE, read_headers, stale_names, weight_files
@@ -65,6 +66,8 @@ def load_model(
         }
         if spec.attention is not None:
             options["attn_implementation"] = spec.attention
+        if place.type == "cuda" and size == 1 and not spec.adapter and is_accelerate_available():
+            options["device_map"] = {"": place}  # tensor by tensor, without a copy on the host
         kind = plain_class(config)
         if size > 1:
             check_shareable(kind, config, size, folder)

@@ -43,7 +43,8 @@ class OverCodes(nn.Module, ABC):
 class QuantisedLinear(OverCodes):
     """Makes each block of W anew: right anywhere, slow.
 
-    Engines exchange it: `eager` for plain layers (`dequantise`), `fast` for its own kernel.
+    Engines exchange it: `eager` for plain layers (`dequantise`), `fast` for its own kernel. Where a
+    GPU keeps its codes, `numbers` are bfloat16, which has 8 bits exactly, with one scale an output.
     """
 
     def __init__(self, codes: Codes, bias: Tensor | None) -> None:
@@ -65,11 +66,14 @@ class QuantisedLinear(OverCodes):
         """Return [..., out] of [..., in], multiplied in float32 or wider, in the dtype of `x`."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
-        parts = [
-            linear(x.to(wide), codes.dense(wide, slice(start, start + step)))
-            for start in range(0, self.out_features, step)
-        ]
-        output = torch.cat(parts, -1)
+        if codes.numbers.dtype == x.dtype:
+            output = linear(x, codes.numbers) * codes.scales[:, 0].to(wide)
+        else:
+            parts = [
+                linear(x.to(wide), codes.dense(wide, slice(start, start + step)))
+                for start in range(0, self.out_features, step)
+            ]
+            output = torch.cat(parts, -1)
         return (output if self.bias is None else output + self.bias.to(wide)).to(x.dtype)
 
 
@@ -144,11 +148,16 @@ def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLi
 
 @torch.inference_mode()
 def dequantise(model: PreTrainedModel) -> None:
-    """Give `model` plain layers over the very numbers that its codes stand for, in place."""
+    """Give `model` plain layers over the numbers of its codes, in place; see `QuantisedLinear`."""
     layers = quantised_layers(model)
-    if layers and next(model.parameters()).device.type != "cpu":
-        log.info("note: int8 and int4 run as float32 on a GPU, which reads twice bfloat16's bytes")
+    on_gpu = bool(layers) and next(model.parameters()).device.type != "cpu"
+    if on_gpu:
+        log.info("note: a GPU reads int8 as bfloat16 codes if the model is, the rest as float32")
     wide = torch.promote_types(model.dtype, torch.float32)
     kind = stock_linear if wide == model.dtype else WideLinear
     for parent, name, layer in layers:
-        setattr(parent, name, kind(layer.codes.dense(wide), layer.bias))
+        whole = layer.bits == 8 and layer.group >= layer.in_features
+        if on_gpu and whole and model.dtype == torch.bfloat16:
+            layer.numbers = nn.Parameter(layer.numbers.bfloat16(), requires_grad=False)
+        else:
+            setattr(parent, name, kind(layer.codes.dense(wide), layer.bias))

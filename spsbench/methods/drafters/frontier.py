@@ -142,10 +142,10 @@ class Frontier:
         paths = [self._paths[node] for node in nodes]
         if (constraint := context.constraint) is not None:
             output = constraint.output(context.tokens)
-            rows = constraint.allowed((*output, *path) for path in paths)
-            rows = rows[:, : logits.shape[1]] if ids is None else rows[:, ids.cpu()]
-            rows |= ~rows.any(-1, keepdim=True)
-            logits = logits.masked_fill(~send_mask(rows, logits.device), -torch.inf)
+            mask = constraint.allowed((*output, *path) for path in paths)
+            rows = send_mask(mask, logits.device)
+            rows = rows[:, : logits.shape[1]] if ids is None else rows.index_select(1, ids)
+            logits = logits.masked_fill(~rows & rows.any(-1, keepdim=True), -torch.inf)
         if context.processors is None:
             return logits
         raw = logits if ids is None else self.spread(logits, -torch.inf)

@@ -38,7 +38,7 @@ class LadderFrontier(HiddenReader):
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._waiting: list[Tensor] = []  # [<= 1, H] final rows that the next layer has not read
-        self._newest_tokens: list[int] = []  # as many as there are layers
+        self._newest_tokens = torch.empty(0, dtype=torch.int64, device=self._target.device)
         super().begin(prompt, prefill)
 
     def _run_stage(self, k: int, start: int, features: Tensor, tokens: Tensor) -> Tensor:
@@ -54,8 +54,7 @@ class LadderFrontier(HiddenReader):
     @torch.inference_mode()
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
         """Run all layers over what the text has added; return [H], layer 0's last row."""
-        text = [*self._newest_tokens, *tokens.tolist()]
-        end, device = self._read + len(tokens), tokens.device
+        text, end = torch.cat([self._newest_tokens, tokens]), self._read + len(tokens)
         features = self._run_stage(0, self._read, self._stages[0].fuse(hidden), tokens)
         newest = features[-1]
         for k in range(1, self.deepest):
@@ -63,15 +62,14 @@ class LadderFrontier(HiddenReader):
             final = torch.cat([waiting, features])
             features, self._waiting[k - 1 : k] = final[:-1], [final[-1:]]
             if m := len(features):
-                fed = send(torch.tensor(text[-m:]), device)
-                features = self._run_stage(k, end - k - m, features, fed)
-        self._newest_tokens = text[-self.deepest :]
+                features = self._run_stage(k, end - k - m, features, text[-m:])
+        self._newest_tokens = text[-self.deepest :]  # [<= layers]
         return newest
 
     @torch.inference_mode()
     def _root(self, context: Context) -> Tensor:
         """Forget the last draft; return the [1, V] logits of layer 0 after the text."""
-        self._drafted: list[int] = []
+        self._drafted = self._newest_tokens[:0]
         self._tentative = self._newest[None][:0]  # [<= K, H] rows that drafted tokens complete
         return self._spread(self._logits(0, self._newest[None]))
 
@@ -79,11 +77,10 @@ class LadderFrontier(HiddenReader):
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Feed the newest drafted token to the layer of its depth; return [1, V] logits."""
         self._add(nodes, parents)
-        self._drafted.append(int(tokens[0]))
+        self._drafted = torch.cat([self._drafted, send(tokens, self._target.device)])
         k = len(self._drafted)
         rows = torch.cat([self._waiting[k - 1], self._tentative])
-        fed = send(torch.tensor(self._drafted), self._target.device)
-        self._tentative = self._run_stage(k, self._read - k, rows, fed)
+        self._tentative = self._run_stage(k, self._read - k, rows, self._drafted)
         return self._spread(self._logits(k, self._tentative[-1:]))
 
     def _logits(self, k: int, rows: Tensor) -> Tensor:

@@ -91,8 +91,9 @@ def rolled_out(
     probs = warp(torch.cat([logits, roll[1]]))  # [n, V]
     drawn = sample(probs, u)
     tokens = drawn if frontier.known_ids is None else frontier.known_ids[drawn]
-    same = tokens[:-1] if roll[0] is None else roll[0]
-    right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
+    if roll[0] is None:
+        return tokens, probs
+    right = 1 + int((roll[0] == tokens[:-1]).long().cumprod(0).sum())
     if right < len(u):
         frontier.drop_newest(len(u) - right)
     return tokens[:right], probs[:right]

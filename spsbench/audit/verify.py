@@ -18,6 +18,7 @@ from spsbench.audit.statistical.finding import (
     AuditWithBaseline,
     Finding,
     MethodAudit,
+    format_claim,
 )
 from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
 from spsbench.audit.statistical.referee import AuditText, bound_rounding
@@ -149,7 +150,9 @@ class PairAudit(AuditWithBaseline):
             if self.audited.tokens - self._logged >= OFTEN:
                 self._logged = self.audited.tokens
                 claim = None if self.bias is None else self.claim()
-                power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
+                power = (
+                    "" if claim is None else f", would have caught a bias of {format_claim(claim)}"
+                )
                 log.info(f"{self._logged:,} tokens{power}, {self.seconds:.0f} s")
             return until()
 

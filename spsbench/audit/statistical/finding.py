@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +30,12 @@ from spsbench.audit.statistical.positions import Alternative
 
 POINTS = 400  # points of a stored curve
 SHOWN = 20  # impossible tokens in the list
+TWO_DIGITS_UP = Context(prec=2, rounding=ROUND_CEILING)
+
+
+def format_claim(bias: float) -> str:
+    """Format a detectable bias in two digits, rounded up: one that is smaller may be missed."""
+    return f"{float(TWO_DIGITS_UP.create_decimal(str(bias))):g}"
 
 
 class AuditVerdict(StrEnum):
@@ -321,11 +328,12 @@ class AuditWithBaseline:
                 return AuditVerdict.BIAS, f"{where}{method.alarm_line}"
         if claim is None or control is None:
             return self.undecided, "too few tokens, or distributions too sure, to see any bias"
+        least = format_claim(claim)
         if not control.passed:
             caught = f"{control.caught} of {control.repeats}"
-            return self.undecided, f"a planted bias of {claim:.2g} was caught in {caught} only"
+            return self.undecided, f"a planted bias of {least} was caught in {caught} only"
         if self.bias is not None and claim > self.bias:
-            needed = f"a bias of {self.bias:g}, enough for {claim:.2g}"
+            needed = f"a bias of {self.bias:g}, enough for {least}"
             return self.undecided, f"too few tokens for {needed}"
-        found = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
+        found = f"would have caught a bias of {least} or more with probability 0.99; found none"
         return AuditVerdict.HELD, found

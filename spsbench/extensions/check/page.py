@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, fields
 from typing import Any
 
-from spsbench.audit.statistical.finding import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict, format_claim
 from spsbench.extensions.check.bets import UNSEEN, Mode
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import describe
@@ -139,7 +139,7 @@ def notes(checked: Checked) -> list[str]:
                 "sets) may be rounding or unlisted ends of texts, and is not counted"
             )
         if control is not None:
-            planted = f"a planted bias of {control.bias:.2g} was caught in "
+            planted = f"a planted bias of {format_claim(control.bias)} was caught in "
             lines.append(f"control: {planted}{control.caught} of {control.repeats} audits")
         if plain is not None:
             peak = plain.to_json()["e_value_log10"]

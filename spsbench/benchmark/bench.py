@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
 from spsbench.models.prepare import facts_of, note_default_drafters, prepare_access
-from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import (
     BENCH,
     Experiment,
@@ -65,7 +65,10 @@ def bench(
 def plan_experiment(
     tables: Sequence[Sweep], access: Access, whole: Experiment = Experiment()
 ) -> ExperimentRequest:
-    """Return the experiment that some tables request; checks the environment, loads no model."""
+    """Return the unresolved experiment of tables, after checks of the environment; no model loads.
+
+    Notes which drafter a table has by default.
+    """
     facts = facts_of(access)
     points = [table.points(facts) for table in tables]
     cells = [[point.request for point in of_table] for of_table in points]
@@ -77,27 +80,16 @@ def plan_experiment(
 
 
 def conduct(
-    name: str,
-    place: OutputFolder,
-    access: Access,
-    pair: "Pair | None" = None,
-    *,
-    workers: Workers = Workers(),
-    watch: "Callable[[RunProgress], None]" = ignore,
-    stop: Callable[[], bool] = lambda: False,
+    name: str, place: OutputFolder, access: Access, pair: "Pair | None" = None, **how: Any
 ) -> "Benchmark":
-    """Return a benchmark that runs experiments in `place`, with the models of `pair` or its own."""
+    """Return a benchmark that runs experiments in `place`, with the models of `pair` or its own.
+
+    Args:
+        how: further fields of `Benchmark`: workers, watch, stop.
+    """
     with importing_libraries():
         from spsbench.benchmark.conduct import Benchmark
         from spsbench.models.cache import ModelCache
 
     model_cache = pair.model_cache if pair is not None else ModelCache(access)
-    return Benchmark(
-        place=place,
-        access=access,
-        model_cache=model_cache,
-        name=name,
-        watch=watch,
-        stop=stop,
-        workers=workers,
-    )
+    return Benchmark(place=place, access=access, model_cache=model_cache, name=name, **how)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from spsbench.benchmark.estimate import estimate_times
-from spsbench.benchmark.jobs import Room, digest_of_ids, key, part_jobs, samples_of, uncut
+from spsbench.benchmark.jobs import Rooms, digest_of_ids, part_jobs, samples_of, uncut
 from spsbench.benchmark.maker import RecordMaking
 from spsbench.benchmark.models import (
     Models,
@@ -43,9 +43,9 @@ from spsbench.models.tokenizers import markup_note
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.run_tables import conclude_run
-from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.cell import short_hash
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
-from spsbench.settings.experiment import Experiment, ExperimentRequest, TaskPart
+from spsbench.settings.experiment import Experiment, ExperimentRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
@@ -91,15 +91,17 @@ class Benchmark:
     traced: OnProgress = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Run:
-        """Make every missing record, score the records, and sum up.
+        """Make every missing record, score the records, and sum up; stopped, `finished` is None.
 
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
         folders, identity, folder = self._prepare(experiment)
-        if ranks().rank > 0:
-            return self._follow(experiment, folder)
-        place, shard, models = self.place, self.place.slice, Models(self.model_cache)
+        if ranks().rank > 0:  # rank 0 writes
+            with self._of_run(followed := follow_run()):
+                self._records(experiment, followed)
+            return Run(folder, 0)
+        place, shard = self.place, self.place.slice
         manifest = self._manifest(experiment, identity)
         how = {"resume": place.resume, "overwrite": place.overwrite}
         with open_run(folder, manifest, shard=shard, **how) as writer:
@@ -107,13 +109,16 @@ class Benchmark:
             writer.start(conditions)
             follow_run(writer)
             with self._of_run(writer):
-                prompts = self._prompts(experiment, writer, models)
-                self._records(experiment, prompts, writer, models)
-                self._check_count(writer)
+                samples = self._records(experiment, writer)
+                if not writer.count and not self.stop():
+                    raise UsageError(
+                        f"`shard` {self.place.shard} gets no sample: expected at most as many "
+                        "shards as samples. Leave this one out"
+                    )
                 self._traces(experiment, writer)
             if not writer.count:
                 return Run(folder, 0)  # stopped before the first record: no file stays
-            score_missing(experiment, prompts, folder, shard, self.stop)
+            score_missing(experiment, samples, folder, shard, self.stop)
             if self.stop():
                 return Run(folder, writer.count)
             if conditions.memory and conditions.memory.loaded:
@@ -123,21 +128,6 @@ class Benchmark:
         if experiment.no_texts:
             withhold_texts(folder, shard)
         return Run(folder, writer.count, conclude_run(folder), scored)
-
-    def _follow(self, experiment: Experiment, folder: Path) -> Run:
-        """Make the records of rank 0's run on another rank, where nothing is written."""
-        models = Models(self.model_cache)
-        with self._of_run(run := follow_run()):
-            self._records(experiment, self._prompts(experiment, run, models), run, models)
-        return Run(folder, 0)
-
-    def _check_count(self, writer: RunWriter) -> None:
-        """Refuse a shard to which no sample belongs."""
-        if not writer.count and not self.stop():
-            raise UsageError(
-                f"`shard` {self.place.shard} gets no sample: expected at most as many shards as "
-                "samples. Leave this one out"
-            )
 
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
@@ -215,21 +205,19 @@ class Benchmark:
             log.info(f"{part.spec.name}: {part.task.title}")
         return folders, identity, folder
 
-    def _prompts(
-        self, experiment: Experiment, writer: RunWriter, models: Models
-    ) -> list[list[Sample]]:
-        """Return the samples of each part, which say the prompts."""
-        contexts = models if self.workers.kind == HERE else self.model_cache.outline
-        return [self._samples(part, experiment.seed, writer, contexts) for part in experiment.parts]
+    def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
+        """Make every missing record; return the samples of each part, which say the prompts.
 
-    def _records(
-        self,
-        experiment: Experiment,
-        samples: list[list[Sample]],
-        writer: RunWriter,
-        models: Models,
-    ) -> None:
-        """Make every missing record of the samples of each part."""
+        Prompts are cut to the contexts of the models in parts that lack records.
+        """
+        models = Models(self.model_cache)
+        contexts: Rooms = models if self.workers.kind == HERE else self.model_cache.outline
+        samples = []
+        for part in experiment.parts:
+            whole = uncut(part)
+            jobs = part_jobs(part, whole, experiment.seed)
+            is_missing = any(writer.is_missing(job.key) for job in jobs)
+            samples.append(samples_of(part, contexts) if is_missing else whole)
         forget_memories()
         making = RecordMaking(
             experiment=experiment,
@@ -239,14 +227,7 @@ class Benchmark:
             stop=partial(on_rank_0, self.stop),
         )
         making.make(self.workers, self.access, models)
-
-    def _samples(
-        self, part: TaskPart, seed: int, writer: RunWriter, contexts: Callable[[Cell], Room]
-    ) -> list[Sample]:
-        """Return the samples of a part, cut to contexts where records are missing."""
-        samples = uncut(part)
-        is_missing = any(writer.is_missing(key(job)) for job in part_jobs(part, samples, seed))
-        return samples_of(part, contexts) if is_missing else samples
+        return samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Make the missing traces of drafts along the existing texts."""
@@ -355,7 +336,8 @@ def samples_known(experiment: Experiment) -> dict[str, Any]:
 def score_apart(folder: Path) -> int:
     """Score the programs of a finished run; return the exit code of `sps score`.
 
-    The run is kept after any failure, with a message on how to continue.
+    The run is kept after any failure, with a message on how to continue. SIGTERM and SIGHUP are
+    passed on; a process that a signal killed gives Exit.INTERNAL.
     """
     # -P: files in the working directory must not shadow modules
     command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), flag_of("allow_partial")]

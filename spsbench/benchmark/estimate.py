@@ -100,7 +100,7 @@ class RunProgress:
         self._times = {cell.id: {} for cell in cells}
 
     def add(self, cell: Cell, record: Record) -> None:
-        """Count one record, its tokens and rounds; its time where nothing disturbed it."""
+        """Count one record, its tokens and rounds; its time unless it is flagged `first`."""
         self.done += 1
         self.failed += record.error is not None
         sums = totals(record.rounds, record.prefill_seconds, horizon=1)

@@ -36,6 +36,8 @@ from spsbench.tasks.reader import digest_of
 
 Room = Any
 """`cache.Loaded` or its outline: the tokenizer, limit and clock that prompts depend on."""
+Rooms = Callable[[Cell], Room]
+"""A cell -> its loaded models, or their outline."""
 
 DIGESTED = 100  # prompts of a part, or up to twice as many: rendering each takes milliseconds
 
@@ -47,7 +49,9 @@ class UnansweredError(SpsError):
 def job_prompt(
     models: Room, cell: Cell, sample: Sample, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int] | EnginePrompt:
-    """Return a sample's prompt as tokens; for an engine elsewhere with its text or messages.
+    """Return a sample's prompt as tokens; for an engine elsewhere its text or messages with them.
+
+    Without a tokenizer here, the tokens of an `EnginePrompt` are None.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
@@ -72,7 +76,7 @@ def prompt_ids(
 
 
 def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
-    """Return a digest of the tokens of some prompts, evenly spread; later turns are left out."""
+    """Return 16 digits of a digest of the tokens of some prompts, evenly spread; of first turns."""
     first = [sample for sample in samples if sample.after is None]
     chosen = first[:: max(1, len(first) // DIGESTED)]
     return digest_of(json.dumps(prompt_ids(models, cell, sample)) for sample in chosen)[:16]
@@ -139,12 +143,32 @@ FAILURES = (
 )  # errors of one sample; other errors end the run
 
 
+EMPTY = Record(prompt_tokens=0, tokens=[], text="", finish="", prefill_seconds=0.0, rounds=[])
+
+
 class Job(NamedTuple):
     """One generation to be made."""
 
     cell: Cell
     sample: Sample
     repeat: int
+
+    @property
+    def key(self) -> Key:
+        """Return the key of the job's record."""
+        return self.cell.id, self.sample.id, self.repeat
+
+    def record(self, generated: Record = EMPTY, **facts: Any) -> Record:
+        """Return what was generated, with `facts`, as the record of this job and its sample."""
+        return replace(
+            generated,
+            cell=self.cell.id,
+            sample=self.sample.id,
+            repeat=self.repeat,
+            prompt_cut=self.sample.cut,
+            group=self.sample.group,
+            **facts,
+        )
 
 
 def part_jobs(part: TaskPart, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
@@ -166,7 +190,7 @@ def generations(part: TaskPart, prompts: int) -> dict[str, int]:
     return {cell.id: prompts * repeats_of(cell, part.samples, part.repeats) for cell in part.cells}
 
 
-def samples_of(part: TaskPart, models: Callable[[Cell], Room]) -> list[Sample]:
+def samples_of(part: TaskPart, models: Rooms) -> list[Sample]:
     """Return the samples of a part, cut to fit the shortest context of all its cells."""
     return take_samples(part.task.samples, fitting(part, models), part.limit, part.sample_seed)
 
@@ -176,12 +200,7 @@ def uncut(part: TaskPart) -> list[Sample]:
     return take_samples(part.task.samples, lambda sample: True, part.limit, part.sample_seed)
 
 
-def key(job: Job) -> Key:
-    """Return the key of the job's record."""
-    return job.cell.id, job.sample.id, job.repeat
-
-
-def fitting(part: TaskPart, models: Callable[[Cell], Room]) -> Fits:
+def fitting(part: TaskPart, models: Rooms) -> Fits:
     """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
     loads = [(models(cell), cell.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
@@ -207,7 +226,6 @@ def run_job(
         batch: the batch that it is a row of; None: it is alone.
     """
     cell, sample, repeat = job
-    elsewhere = cell.elsewhere  # then this process is not the engine
     before = read_clocks()
     generated, error = EMPTY, None
     try:
@@ -233,17 +251,12 @@ def run_job(
     free = error is None and generated.masks is None  # a distance has no masks
     if compare is not None and free and not isinstance(prompt, EnginePrompt):
         far = distance(cell, prompt, generated.tokens, compare)
-    return replace(
+    return job.record(
         generated,
         distance=far,
-        peak_memory_mib=peak_memory_mib() if error is None and not elsewhere else None,
+        peak_memory_mib=peak_memory_mib() if error is None and not cell.elsewhere else None,
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 or None,
-        cell=cell.id,
-        sample=sample.id,
-        repeat=repeat,
         error=error,
-        prompt_cut=sample.cut,
-        group=sample.group,
         flags=("loaded",) * disturbed,
     )
 
@@ -252,9 +265,6 @@ def peak_memory_mib() -> float:
     """Return the peak resident memory of this process, without GPU memory."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
-
-EMPTY = Record(prompt_tokens=0, tokens=[], text="", finish="", prefill_seconds=0.0, rounds=[])
 
 
 class Unit(NamedTuple):

@@ -16,13 +16,11 @@ import torch
 
 from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.jobs import (
-    EMPTY,
     Answers,
     Job,
     Unit,
     groups,
     job_prompt,
-    key,
     part_jobs,
     prompt_ids,
     run_job,
@@ -91,7 +89,7 @@ class Maker(Work):
     _warm: set[str] = field(default_factory=set)  # cells
 
     def prepare(self) -> None:
-        """Check this machine; no model is loaded.
+        """Set torch's threads, forget what drafters learnt, and check this machine.
 
         Raises:
             MismatchError: another environment than the driver's.
@@ -134,7 +132,10 @@ class Maker(Work):
         return worker_provenance(self.beside, self.cells[0].target.device)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
-        """Make `warmup` generations, which are not recorded, before the first ones of a cell."""
+        """Make what is not recorded before a cell's first group: `warmup` times a job and a batch.
+
+        The first one that succeeds also makes rounds of each depth: see `warm_depths`.
+        """
         job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
             return
@@ -193,7 +194,7 @@ class Maker(Work):
 
 
 def make_batch(cell: Cell) -> Batch:
-    """Return a batch whose rows share passes, or one whose rows are requests to a server."""
+    """Return a batch whose rows share passes; of a cell elsewhere, requests to a server."""
     kind = RequestBatch if cell.elsewhere else Batch
     return kind(cell.batch, continuous=cell.continuous)
 
@@ -231,7 +232,7 @@ class RecordMaking:
         parts, seed = zip(self.experiment.parts, self.samples, strict=True), self.experiment.seed
         self._cells = {cell.id: cell for cell in self.experiment.cells}
         self._missing = [
-            [job for job in part_jobs(part, of_part, seed) if self.writer.is_missing(key(job))]
+            [job for job in part_jobs(part, of_part, seed) if self.writer.is_missing(job.key)]
             for part, of_part in parts
         ]
         self.total = sum(map(len, self._missing))
@@ -285,7 +286,10 @@ class RecordMaking:
         def take(unit: Unit, made: UnitRecords | Exception) -> None:
             """Write the records of a unit; for an exception, records that hold it."""
             if isinstance(made, Exception):
-                give_up(unit, f"{type(made).__name__}: {first_line(made)}")
+                error = f"{type(made).__name__}: {first_line(made)}"
+                log.info(f"gave up {unit.jobs[0].sample.id}: {error}")
+                for job in unit.jobs:
+                    self._write(job.record(error=error))
                 return
             new = {n: made.choices[n] for n in made.choices if n not in model_cache.choices}
             if new:  # what engines of workers have chosen first: a resumed run keeps to it
@@ -297,14 +301,6 @@ class RecordMaking:
                 self._noted.add(name)
             for record in made.records:
                 self._write(record, name)
-
-        def give_up(unit: Unit, error: str) -> None:
-            log.info(f"gave up {unit.jobs[0].sample.id}: {error}")
-            for job in unit.jobs:
-                cell, sample, repeat = key(job)
-                failure = replace(EMPTY, cell=cell, sample=sample, repeat=repeat, error=error)
-                cut, group = job.sample.cut, job.sample.group
-                self._write(replace(failure, prompt_cut=cut, group=group))
 
         units = [
             unit

@@ -37,23 +37,20 @@ class Models:
 
     def __init__(self, model_cache: ModelCache) -> None:
         self.model_cache = model_cache
-        self._notify: set[str] = set()  # cells
+        self._noted: set[str] = set()  # cells
         self._logged: set[str] = set()  # lines
 
     def __call__(self, cell: Cell) -> Any:
         """Load the models of a cell, or return them from the cache: see `ModelCache.open`."""
         models = self.model_cache.open(cell)
-        if cell.id not in self._notify:
-            self._notify.add(cell.id)
-            self._log_warnings(cell, models)
+        if cell.id not in self._noted:
+            self._noted.add(cell.id)
+            stops = stop_warnings(cell, models.tokenizer)
+            for line in (*pair_warnings(cell, models, chat=cell.chat), *stops):
+                if line not in self._logged:
+                    log.info(f"note: {line}")
+                    self._logged.add(line)
         return models
-
-    def _log_warnings(self, cell: Cell, models: Any) -> None:
-        stops = stop_warnings(cell, models.tokenizer)
-        for line in (*pair_warnings(cell, models, chat=cell.chat), *stops):
-            if line not in self._logged:
-                log.info(f"note: {line}")
-                self._logged.add(line)
 
 
 def resolve_experiment(request: ExperimentRequest, resolver: Resolver = resolve) -> Experiment:
@@ -94,9 +91,8 @@ def memory(
 ) -> Memory | None:
     """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
 
-    None where no target is plain weights on a CPU. The bandwidth is measured unless `earlier` is
-    given;
-    `loaded` tells whether other work ran meanwhile.
+    None where no target is plain weights on a CPU. `earlier` is a bandwidth known before; None: it
+    is measured, and `loaded` tells whether other work ran meanwhile.
     """
     targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
     sizes = dict[str, int]()
@@ -108,9 +104,9 @@ def memory(
             sizes[model.id] = token_weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    return (
-        Memory(earlier, weights=sizes) if earlier else measure_bandwidth(experiment.threads, sizes)
-    )
+    if earlier:
+        return Memory(earlier, weights=sizes)
+    return measure_bandwidth(experiment.threads, sizes)
 
 
 def measured_again(memory: Memory, threads: int | None) -> Memory:

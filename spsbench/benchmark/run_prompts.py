@@ -1,11 +1,10 @@
 """The prompts of a finished run, made again from its manifest: no record keeps them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.jobs import Answers, Room, digest_of_ids, prompt_ids, samples_of, uncut
+from spsbench.benchmark.jobs import Answers, Rooms, digest_of_ids, prompt_ids, samples_of, uncut
 from spsbench.errors import DataError, MismatchError
 from spsbench.models.folder import local_folder
 from spsbench.models.tokenizers import reads_clock
@@ -17,9 +16,6 @@ from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
 from spsbench.untrusted import path_above
-
-Rooms = Callable[[Cell], Room]
-"""A cell -> its loaded models, or the outline of them: tokenizer, limit and clock."""
 
 
 class RunPrompts:

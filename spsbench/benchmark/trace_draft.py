@@ -83,7 +83,10 @@ class DraftTracer:
         return trace(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
-        """Return the numbers of proposed tokens and hits before each token, after rounds of ArS."""
+        """Return the numbers of proposed tokens and hits before each token, after rounds of ArS.
+
+        Look-ups are made for each K of `REQUESTED` where a shorter draft may be another.
+        """
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
         counts, hits = [], []

@@ -88,8 +88,10 @@ def trace_part(
 ) -> None:
     """Write the missing traces of a part whose texts are finished, until `stop()`.
 
+    A draft that cannot be traced is noted, and left out.
+
     Raises:
-        MismatchError: the existing traces are of other texts or drafts.
+        MismatchError: the existing traces of a file are of other texts or drafts.
     """
     by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
     for plain in (cell for cell in part.cells if cell.k == 0):

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.benchmark import estimate as estimates
 from spsbench.benchmark import jobs as bench
-from spsbench.benchmark.jobs import fitting, generations, key, part_jobs, run_job, samples_of
+from spsbench.benchmark.jobs import fitting, generations, part_jobs, run_job, samples_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.task import Sample
 from spsbench.spec import Spec
@@ -126,4 +126,4 @@ def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):
     assert loaded.limit == 64
     assert fits(Sample("a", "x" * 56))
     assert not fits(Sample("a", "x" * 57))
-    assert key(next(part_jobs(part(BASE), [Sample("a", "x")], 0))) == (BASE.id, "a", 0)
+    assert next(part_jobs(part(BASE), [Sample("a", "x")], 0)).key == (BASE.id, "a", 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spsbench.benchmark import maker
-from spsbench.benchmark.jobs import Job, key, part_jobs, units_of
+from spsbench.benchmark.jobs import Job, part_jobs, units_of
 from spsbench.benchmark.maker import Maker, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
 from spsbench.errors import MismatchError, UnavailableError
@@ -78,7 +78,7 @@ def conducted(tmp_path, monkeypatch):
     return conduct
 
 
-EVERY = sorted(key(job) for job in part_jobs(PART, SAMPLES, RUN.seed))
+EVERY = sorted(job.key for job in part_jobs(PART, SAMPLES, RUN.seed))
 
 
 def keys(folder):
@@ -119,7 +119,7 @@ def test_a_conversation_is_one_unit_and_knows_its_answers():
     )
     assert [len(unit.jobs) for unit in units] == [3, 4]
     assert units[0].turns == tuple(turns)
-    assert [record.key for record in units[0].answers] == [key(begun)]
+    assert [record.key for record in units[0].answers] == [begun.key]
     assert not units[1].answers
     for unit in units:
         assert [job.sample.id for job in unit.jobs] == sorted(job.sample.id for job in unit.jobs)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -38,7 +39,6 @@ from spsbench.reports.html import trace_page
 from spsbench.reports.page.token_origins import trace
 from spsbench.settings.labels import method, setting
 from spsbench.settings.records import SCHEMA
-from spsbench.store.atomic import replace_file
 
 NA = "n/a"
 WARM_UP = 3.0  # times a usual round that a first one takes where it is said
@@ -139,7 +139,7 @@ def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
         ("tokens", *(str(f.tokens) for f in figures)),
         ("rounds", *(NA if f.tokens > f.rounds == 0 else str(f.rounds) for f in figures)),
         ("acceptance rate α", *map(format_acceptance, texts)),
-        ("block efficiency τ", *(format_number(f.block_efficiency, 2) for f in figures)),
+        ("block efficiency τ", *(format_number(f.block_efficiency) for f in figures)),
         ("mean token time", *(milliseconds(f.mean_token_time_ms) for f in figures)),
         ("loop time", *(milliseconds(f.loop_time_ms) for f in figures)),
         (
@@ -175,19 +175,17 @@ def summary(text: Text) -> str:
     figures = text.metrics
     return (
         f"{figures.tokens} tokens, α {format_acceptance(text)}, τ "
-        f"{format_number(figures.block_efficiency, 2)}, "
+        f"{format_number(figures.block_efficiency)}, "
         f"{milliseconds(figures.mean_token_time_ms)} per token"
     )
 
 
-def format_number(value: float | None, digits: int) -> str:
-    """Format a figure; n/a where it does not apply."""
-    return NA if value is None else f"{value:.{digits}f}"
+def format_number(value: float | None, unit: str = "") -> str:
+    """Format a figure in two digits, with its unit; n/a where it does not apply."""
+    return NA if value is None else f"{value:.2f}{unit}"
 
 
-def milliseconds(value: float | None) -> str:
-    """Format a time in milliseconds."""
-    return NA if value is None else f"{value:.2f} ms"
+milliseconds = partial(format_number, unit=" ms")
 
 
 def format_shares(*values: float | None) -> str:
@@ -273,7 +271,13 @@ def answer(
     stats: bool,
     **how: Any,
 ) -> None:
-    """Generate from `prompt`, with ArS for comparison if `comparison_json`, and report."""
+    """Generate from `prompt`, show the text as it comes, and report.
+
+    Args:
+        compared: generate by ArS too, and compare.
+        out: the file of a page, which `format` html makes.
+        how: `chat`, `system`, `truncate`, as `Pair.generation` takes them.
+    """
     show = screen.show if format == "text" else ignore
     comparison = None
     try:
@@ -394,6 +398,8 @@ def write_page(
     out: Path | None,
 ) -> None:
     """Write the page of texts, token by token, with `lines` below its settings."""
+    from spsbench.cli.publish import deliver
+
     traces = [
         trace(
             text.record,
@@ -412,9 +418,4 @@ def write_page(
         "setting": setting(cell),
         **{f"{name} engine": engine for name, engine in pair.engines().items()},
     }
-    html = trace_page("A text, token by token", traces, about, lines)
-    if out is None:
-        write(html)
-        return
-    replace_file(out, html.encode("utf-8"))
-    say(f"wrote {out}")
+    deliver(trace_page("A text, token by token", traces, about, lines), "html", out)

@@ -2,7 +2,9 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,6 @@ from spsbench.errors import Exit, UsageError
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
 from spsbench.registry import built_in
-from spsbench.settings.execution import Access, OutputFolder, Workers
 from spsbench.settings.experiment import BENCH, Experiment, ExperimentRequest, read_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import RUN, WORK, options_of, parse
@@ -55,17 +56,20 @@ def bench(
         whole, tables = read_experiment(config, options)
     if place.out is not None:
         check_writable(place.out)
-    from spsbench.benchmark.bench import plan_experiment
+    from spsbench.benchmark.bench import conduct, plan_experiment
 
     request = plan_experiment(tables, access, whole)
     say(f"K: {', '.join(dict.fromkeys(str(cell.k) for cell in request.cells if cell.k)) or 'none'}")
 
     name = config.stem if config else request.parts[0].part.spec.short
-    raise typer.Exit(
-        run_experiment(
-            request, name, place, access, workers, form=form, chart=chart, dry_run=dry_run
-        )
-    )
+    if dry_run:
+        benchmark = conduct(name, place, access)
+        for line in benchmark.estimate(benchmark.resolve(request)):
+            print(with_flags(line))
+        say("dry run: nothing was written; texts that end early shorten the time")
+        return
+    prepare = partial(conduct, name, place, access, workers=workers)
+    raise typer.Exit(run_experiment(request, prepare, form=form, chart=chart))
 
 
 def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
@@ -100,38 +104,18 @@ def plugin_files(table: Sweep) -> list[str]:
 
 
 def run_experiment(
-    request: ExperimentRequest,
-    name: str,
-    place: OutputFolder,
-    access: Access,
-    workers: Workers,
-    *,
-    form: str,
-    chart: bool,
-    dry_run: bool,
+    request: ExperimentRequest, prepare: Callable[..., Any], *, form: str, chart: bool
 ) -> int:
-    """Run the requested experiment into its folder, or only estimate it; return the exit code.
+    """Run the requested experiment into its folder and show its report; return the exit code.
+
+    Args:
+        prepare: returns the benchmark that `watch` sees and `stop` ends.
 
     Raises:
         SpsError: models, data or a folder that cannot be used.
     """
-    from spsbench.benchmark.bench import conduct
-
-    if dry_run:
-        benchmark = conduct(name, place, access)
-        for line in benchmark.estimate(benchmark.resolve(request)):
-            print(with_flags(line))
-        say("dry run: nothing was written; texts that end early shorten the time")
-        return Exit.OK
     with graceful() as interrupt, deferred_progress() as watch:
-        benchmark = conduct(
-            name,
-            place,
-            access,
-            workers=workers,
-            watch=watch,
-            stop=lambda: interrupt.requested,
-        )
+        benchmark = prepare(watch=watch, stop=lambda: interrupt.requested)
         outcome = benchmark.run(benchmark.resolve(request))
     if ranks().rank > 0:
         return Exit.OK
@@ -140,23 +124,21 @@ def run_experiment(
             progress = progress_of(outcome.folder)
             say(f"stopped after {progress}. Continue with: {resume_command(outcome.folder)}")
         return interrupt.code
-    from spsbench.cli.publish import publish, show_chart
+    from spsbench.cli.publish import publish
 
-    publish(outcome.report, form)
-    show_chart(outcome.report, form, chart)
+    publish(outcome.report, form, with_chart=chart)
     say(f"records, scores and summary.json are in {outcome.folder}")
     if outcome.failed:
-        say(
-            f"{outcome.failed} samples failed; try them again with: "
-            f"{resume_command(outcome.folder)}"
-        )
+        again = resume_command(outcome.folder)
+        say(f"{outcome.failed} samples failed; try them again with: {again}")
     return outcome.scored or (Exit.FAILED_SAMPLES if outcome.failed else Exit.OK)
 
 
-def resume_command(folder: Path) -> str:
-    """Return the command that continues the run in `folder`."""
-    dropped = {"--resume", "--overwrite"}
-    words = [word for word in sys.argv[1:] if word not in dropped]
-    if not any(word in ("--out", "-o") or word.startswith("--out=") for word in words):
+def resume_command(folder: Path | None = None) -> str:
+    """Return this command line with `--resume`, and with `--out` where it names no `folder`."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    if folder is not None and not any(
+        word in ("--out", "-o") or word.startswith("--out=") for word in words
+    ):
         words += ["--out", str(folder)]
     return shlex.join(["sps", *words, "--resume"])

@@ -8,7 +8,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from typing import TextIO
 
 import typer
 
@@ -141,14 +140,7 @@ def save_traceback(error: BaseException) -> str:
 def abandon_output() -> None:
     """Discard buffered output of streams that are closed or full."""
     for stream in (sys.stdout, sys.stderr):
-        if not flushes(stream):
+        try:
+            stream.flush()
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def flushes(stream: TextIO) -> bool:
-    """Return whether `stream` still takes text."""
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Container, Iterable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -45,7 +45,8 @@ def take_options(
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
         """Return `command` with the options of `records` as parameters, behind its own."""
-        own_parameters = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
+        parameters = inspect.signature(command).parameters.values()
+        own_parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         own_names = {p.name for p in own_parameters}
         settings_by_name = {
             name: setting
@@ -76,10 +77,6 @@ def take_options(
         return run
 
     return dress
-
-
-def _any(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is parameter.VAR_KEYWORD
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
@@ -115,35 +112,24 @@ def _parameter(setting: OptionSpec, seldom: bool) -> inspect.Parameter:
     )
 
 
+format_option = partial(option, OUTPUT, "--format", "-f")
+out_option = partial(option, OUTPUT, "--out", "-o")
 TextFormat = Annotated[
     Literal["text", "json", "html"],
-    option(
-        OUTPUT,
-        "--format",
-        "-f",
-        help="Output format: text, json (one object) or html (a page to step through).",
-    ),
+    format_option(help="Output format: text, json (one object) or html (a page to step through)."),
 ]
-LineFormat = Annotated[
-    Literal["text", "json"], option(OUTPUT, "--format", "-f", help="Output format.")
-]
+LineFormat = Annotated[Literal["text", "json"], format_option(help="Output format.")]
 PageFile = Annotated[
-    Path | None,
-    option(OUTPUT, "--out", "-o", help="With --format html: file for the page, instead of stdout."),
+    Path | None, out_option(help="With --format html: file for the page, instead of stdout.")
 ]
-TableFormat = Annotated[
-    Literal["table", "json"], option(OUTPUT, "--format", "-f", help="Output format.")
-]
+TableFormat = Annotated[Literal["table", "json"], format_option(help="Output format.")]
 AuditFormat = Annotated[
     Literal["table", "json", "html"],
-    option(OUTPUT, "--format", "-f", help="Output format; html goes to the file --out."),
+    format_option(help="Output format; html goes to the file --out."),
 ]
 ReportFormat = Annotated[
     str,
-    option(
-        OUTPUT,
-        "--format",
-        "-f",
+    format_option(
         metavar="NAME",
         help="Output format: table, md, csv, json, latex, html, parquet, or another of "
         "sps list reporters.",

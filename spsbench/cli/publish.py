@@ -7,15 +7,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
-from spsbench.cli.terminal import (
-    is_terminal,
-    one_line,
-    say,
-    to_json_line,
-    with_flags,
-    write,
-    write_bytes,
-)
+from spsbench.cli.terminal import is_terminal, one_line, say, to_json_line, with_flags, write
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
 from spsbench.plugins import is_ours, make, plug_in
@@ -30,24 +22,38 @@ from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
 
 
-def publish(report: Report, form: str, out: Path | None = None) -> None:
+def publish(
+    report: Report, form: str, out: Path | None = None, *, with_chart: bool = False
+) -> None:
     """Write `report` in a format of the registry to stdout, or into the file `out`.
+
+    Args:
+        with_chart: draw the speed-ups below a table on a terminal.
 
     Raises:
         UsageError: bytes that are no text, for a terminal. DataError: a reporter that fails.
         WriteError: a file that cannot be written.
     """
-    deliver(render_report(on_screen(report) if out is None else report, form), form, out)
+    if out is None:
+        report = on_screen(report)
+    deliver(render_report(report, form), form, out)
+    if with_chart and form == "table" and is_terminal(sys.stdout):
+        for table in report.tables:
+            write(chart(table.rows, report.width, plain=report.plain))
 
 
 def on_screen(report: Report) -> Report:
     """Return a report of the width and the characters of stdout."""
     width = get_terminal_size().columns if is_terminal(sys.stdout) else report.width
-    return replace(report, width=width, plain=not can_show("─±"))
+    try:
+        SYMBOLS.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return replace(report, width=width, plain=True)
+    return replace(report, width=width, plain=False)
 
 
 def deliver(content: bytes | str, form: str, out: Path | None) -> None:
-    """Write what a reporter made to stdout, or into the file `out`.
+    """Write what a reporter made to stdout, or into the file `out`, and say so.
 
     Raises:
         UsageError: bytes that are no text, for a terminal.
@@ -56,20 +62,10 @@ def deliver(content: bytes | str, form: str, out: Path | None) -> None:
     if out is not None:
         replace_file(out, content.encode() if isinstance(content, str) else content)
         say(f"wrote {out}")
-    elif isinstance(content, str):
-        write(content)
-    elif is_terminal(sys.stdout):
+    elif isinstance(content, bytes) and is_terminal(sys.stdout):
         raise UsageError(f"--format {form} on a terminal: expected a file. Name one with --out")
     else:
-        write_bytes(content)
-
-
-def show_chart(report: Report, form: str, enabled: bool) -> None:
-    """Draw the speed-ups of `report` below its table, if `enabled` and on a terminal."""
-    if enabled and form == "table" and is_terminal(sys.stdout):
-        shown = on_screen(report)
-        for table in report.tables:
-            write(chart(table.rows, shown.width, plain=shown.plain))
+        write(content)
 
 
 def render_report(report: Report, form: str) -> bytes | str:
@@ -91,14 +87,17 @@ def render_report(report: Report, form: str) -> bytes | str:
     except Exception as error:  # a plug-in may raise anything
         if is_ours("reporters", spec):
             raise
+        entry = find("reporters", spec.name) if spec.path is None else None
+        origin = f"{entry.summary}, {entry.path}: " if entry else ""
         raise DataError(
-            f"--format {form} ({reporter_origin(spec)}{type(error).__name__}: "
-            f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
+            f"--format {form} ({origin}{type(error).__name__}: {first_line(error)}): expected a "
+            "report. Tell its authors, or choose another format"
         ) from error
     return content
 
 
 DATA = ("json", "csv")  # equal to the files of a run, which name fields
+SYMBOLS = "─±"  # that a table has where stdout can show them
 
 
 def with_flags_in(report: Report) -> Report:
@@ -130,25 +129,12 @@ def with_flags_below(table: TextTable) -> TextTable:
     return table._replace(remarks=[with_flags(line) for line in table.remarks])
 
 
-def reporter_origin(spec: Spec) -> str:
-    """Return the package and place of an installed reporter."""
-    if spec.path is not None:
-        return ""
-    entry = find("reporters", spec.name)
-    return f"{entry.summary}, {entry.path}: "
-
-
-def can_show(text: str) -> bool:
-    """Return whether the encoding of stdout has all characters of `text`."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
-    """Print the changes since the run `against`; return the exit code."""
+    """Print the changes since the run `against`; return the exit code: of a regression, if any.
+
+    `margin` is that of all figures; None: of each its own. Raises UsageError where nothing is
+    shared.
+    """
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
     comparison = compare_with_run(runs, against, margins)
     if not comparison.differences:

@@ -13,7 +13,6 @@ from spsbench.errors import UsageError
 from spsbench.settings.options import Check, Option, one_of, parse
 from spsbench.store.atomic import check_replaceable
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
 SHARE = Check(lambda share: 0 < share < 1, "above 0 and below 1")
 
 
@@ -52,7 +51,7 @@ def report(
     format: o.ReportFormat = "table",
     out: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--out", "-o", help="Write the report to a file instead of stdout."),
+        o.out_option(help="Write the report to a file instead of stdout."),
     ] = None,
     **options: Any,
 ) -> None:
@@ -111,8 +110,8 @@ def show_results(
 
 
 def merge_runs(
-    runs: Runs,
-    out: Annotated[Path, o.option(o.OUTPUT, "--out", "-o", help="Folder to create.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[Path, o.out_option(help="Folder to create.")],
     format: o.ReportFormat = "table",
 ) -> None:
     """Merge runs of one configuration, such as shards from several machines."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.pairings import RulePairing, pairings
 from spsbench.audit.exact.rules import RuleRow, enumerate_pairings
-from spsbench.cli.progress import progress
+from spsbench.cli.progress import EVERY, progress
 from spsbench.cli.publish import show
 from spsbench.cli.terminal import is_terminal, say
 from spsbench.errors import Exit
@@ -22,7 +22,6 @@ from spsbench.spec import Spec
 
 NAMES = ("verifier", "drafter", "schedule", "claims", "verdict", "where")
 HEADINGS = (*NAMES, "K to", "total variation")
-EVERY = 60.0  # seconds between two lines without a terminal
 NAMED = 2  # pairings in such a line
 FEW = 4  # processes: the start of one costs as much as five pairings
 PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
@@ -39,7 +38,7 @@ class PairingCount:
         """Record the start of a pairing."""
         self._now[_pairing_name(pairing)] += 1
 
-    def add(self, pairing: RulePairing, row: RuleRow) -> None:
+    def add(self, pairing: RulePairing) -> None:
         """Count a pairing as done."""
         self.done += 1
         self._now[_pairing_name(pairing)] -= 1
@@ -58,22 +57,25 @@ def _pairing_name(pairing: RulePairing) -> str:
 
 
 def enumerate_rules(
-    specs: Sequence[Spec],
-    only: Sequence[Spec],
-    drafts: Sequence[Spec] = (),
+    verifiers: Sequence[Spec],
+    schedules: Sequence[Spec],
+    drafters: Sequence[Spec] = (),
     *,
     deep: bool,
     format: str,
 ) -> int:
-    """Enumerate the pairings and print the table; return the exit code."""
-    work = pairings(specs, only, drafts, deep=deep)
+    """Enumerate the pairings of the named parts and print the table; return the exit code.
+
+    Args as of `pairings`: of a kind without a name, all of the registry; `deep` adds larger trees.
+    """
+    work = pairings(verifiers, schedules, drafters, deep=deep)
     count = PairingCount(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
-    with progress(count, EVERY) as move:
+    with progress(count) as move:
 
         def notify(pairing: RulePairing, row: RuleRow) -> None:
-            count.add(pairing, row)
+            count.add(pairing)
             move()
 
         rows = enumerate_pairings(

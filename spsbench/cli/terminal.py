@@ -49,15 +49,19 @@ def show_what_can_be_shown() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def write(text: str) -> None:
-    """Write `text` to stdout and flush.
+def write(content: str | bytes) -> None:
+    """Write text, or bytes as they are, to stdout, and flush.
 
     Raises:
         WriteError: the disk is full, or the like.
         BrokenPipeError: the reader has gone.
     """
     try:
-        sys.stdout.write(text)
+        if isinstance(content, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+        else:
+            sys.stdout.write(content)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -66,7 +70,7 @@ def write(text: str) -> None:
 
 
 def to_json_line(values: Any) -> str:
-    """Return values as JSON, a line."""
+    """Return values as indented JSON that ends with a line break; raises ValueError on NaN."""
     return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
@@ -78,23 +82,6 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         first = "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
         lines = wrap(last, room) if room > ROOM else [last]
         yield first + ("\n" + " " * sum(widths)).join(lines)
-
-
-def write_bytes(content: bytes) -> None:
-    """Write `content` to stdout as it is, and flush.
-
-    Raises:
-        WriteError: the disk is full, or the like.
-        BrokenPipeError: the reader has gone.
-    """
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise WriteError(f"stdout cannot be written ({error.strerror})") from error
 
 
 def is_terminal(stream: TextIO | None) -> bool:

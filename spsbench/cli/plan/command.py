@@ -1,7 +1,6 @@
 """`sps plan`: whether to speculate, with which drafter and K, and the speed-up to expect."""
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.bench import resume_command
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
 from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import say, with_flags
@@ -161,7 +161,7 @@ def run_plans(
     fit: Spec | None = None,
 ) -> int:
     """Make a plan of each set of options, or open that in `folder`; return the exit code."""
-    from spsbench.cli.publish import publish, save_plot, show_chart
+    from spsbench.cli.publish import publish, save_plot
     from spsbench.planning.fit import check_fit
     from spsbench.planning.plan import open_plan, shared_models
     from spsbench.planning.plan import plan as make_plan
@@ -197,8 +197,7 @@ def run_plans(
         tables=[table for report in reports for table in report.tables],
         sections=[section for report in reports for section in report.sections],
     )
-    publish(report, form)
-    show_chart(report, form, chart)
+    publish(report, form, with_chart=chart)
     if plot is not None:
         save_plot(report.tables[0].figure, plot)
     for plan in plans:
@@ -246,12 +245,6 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
 def plan_interrupted() -> str:
     """Return the message that names the command to resume."""
     return f"stopped. Continue with: {resume_command()}"
-
-
-def resume_command() -> str:
-    """Return this command line, with `--resume`."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["sps", *words, "--resume"])
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:

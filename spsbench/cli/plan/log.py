@@ -1,13 +1,12 @@
 """`sps plan --log` and `--alpha`: plans from logs alone, and the formulas without a log."""
 
-import json as js
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spsbench.cli.progress import deferred_progress
-from spsbench.cli.terminal import with_flags, write
+from spsbench.cli.terminal import to_json_line, with_flags, write
 from spsbench.errors import UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.commands import LogOptions, Planning
@@ -28,12 +27,13 @@ def plan_from_log(
     from spsbench.reports.reporter import Report
 
     values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
-    with graceful(reading_interrupted) as interrupt, deferred_progress() as watch:
+    farewell = "stopped; the answer is of the requests so far"
+    with graceful(lambda: farewell) as interrupt, deferred_progress() as watch:
         answer = plan_log(
             list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **values
         )
     if form == "json":
-        write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
+        write(to_json_line({"schema": SCHEMA, **answer.values()}))
     elif form == "table":
         warnings = [f"warning: {line}\n" for line in answer.warnings()]
         write("".join([*warnings, format_tables(answer.tables())]))
@@ -44,11 +44,6 @@ def plan_from_log(
     if plot is not None:
         save_plot(answer.figure(), plot)
     return interrupt.code if interrupt.requested else 0
-
-
-def reading_interrupted() -> str:
-    """Return the message of a reading that was interrupted."""
-    return "stopped; the answer is of the requests so far"
 
 
 def check_without_log(options: Mapping[str, Any]) -> None:
@@ -80,7 +75,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     ratios = formula.draft_ratio or 0.0, formula.row_ratio or 0.0
     values = formula_values(rates_of(formula.alpha or ""), planning.k, *ratios)
     if form == "json":
-        write(js.dumps({"schema": SCHEMA, **values}, indent=2) + "\n")
+        write(to_json_line({"schema": SCHEMA, **values}))
     elif form == "table":
         write(format_tables(formula_tables(values)))
     else:

@@ -92,7 +92,7 @@ class ReplyReader(AnswerReader):
 
 
 async def check_tools(texts: CheckTexts) -> ServerGreedy:
-    """Check calls of tools, free and forced, against their schemas and the baseline."""
+    """Check calls of tools, free and forced, whole and streamed, by schemas and the baseline."""
     _, schemas = msgspec.json.schema_components(TOOLS.values())
     functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     tools = [{"type": "function", "function": function} for function in functions]

@@ -27,7 +27,7 @@ from spsbench.extensions.check.greedy import (
     rounding_between,
 )
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.modes import Modes
+from spsbench.extensions.check.modes import check_modes
 from spsbench.extensions.check.options import CheckOptions, read_check_options
 from spsbench.extensions.check.sampled import UNDECIDED, Sampled
 from spsbench.extensions.check.speed import LoadFigures, Ratios, time_servers
@@ -127,10 +127,8 @@ async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Che
                 checked.greedy = await compare_processed(texts, scored)
             else:
                 checked.greedy = await compare_greedy(texts, greedy, scored)
-        modes = Modes(texts, greedy)
-        await modes.run(parts)
-        checked.modes = modes.results
-        checked.refused += modes.refused
+        checked.modes, refused = await check_modes(texts, greedy, parts)
+        checked.refused += refused
         answers = list(texts.answers)
         drafts = await texts.drafts("greedy", before, answers)
         if "law" in parts:
@@ -199,9 +197,7 @@ async def compare_greedy(
         result.repeated = [text.text for text in bases] == [text.text for text in again]
         return result
     if scored:
-        return compare_served(
-            "the weights", [base for base, _ in scored], [text for _, text in scored]
-        )
+        return compare_served("the weights", *zip(*scored, strict=True))
     return compare_best(greedy, None)
 
 
@@ -227,9 +223,8 @@ async def compare_processed(
 
     def compared(processors: Processors | None) -> ServerGreedy:
         under = weights.under(processors)
-        pairs = [expect_by_weights(under, *pair) for pair in zip(prompts, answers, strict=True)]
-        bases, by_id = [base for base, _ in pairs], [text for _, text in pairs]
-        return compare_served("the weights", bases, by_id, tolerance=tolerance)
+        scored = [expect_by_weights(under, *pair) for pair in zip(prompts, answers, strict=True)]
+        return compare_served("the weights", *zip(*scored, strict=True), tolerance=tolerance)
 
     result = compared(by)
     others: dict[str, Processors | None] = {"without any of them": None}

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -10,13 +11,12 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.terminal import write
+from spsbench.cli.verify import CODES
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
 from spsbench.registry import EXPECT, attribute_at, is_installed
 from spsbench.version import __version__
-
-CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
 def file(help: str) -> Any:
@@ -69,9 +69,7 @@ def check(
         raise typer.Exit(interrupt.code) from None
     from spsbench.cli.publish import deliver, show
     from spsbench.extensions.check import page
-    from spsbench.reports.reporter import Section
 
-    sentence = page.sentence(result)
     wrong, log = conclude(result) if conclude else ([], {})
     result.notes += [f"not as expected: {line}" for line in wrong]
     if format == "sarif":
@@ -79,11 +77,10 @@ def check(
     elif format == "html":
         deliver(page.as_html(result, __version__), format, out)
         if out is not None:
-            write(f"{sentence}\n")
+            write(f"{page.sentence(result)}\n")
     else:
-        notes = tuple(f"- {note}" for note in page.notes(result))
-        tables = tuple(page.check_tables(result))
-        section = Section(title="", status="open", line=sentence, notes=notes, tables=tables)
-        show(page.to_plain_values(result), format, section)
+        section = page.as_section(result)
+        listed = tuple(f"- {note}" for note in section.notes)
+        show(page.to_plain_values(result), format, replace(section, title="", notes=listed))
     code = CODES.get(result.verdict, Exit.NOT_VALID)
     raise typer.Exit(code if expect is None else Exit.WORSE if wrong else Exit.OK)

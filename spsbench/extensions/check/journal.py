@@ -42,7 +42,6 @@ class Journal:
 
     def __init__(self, path: Path | None, *, resume: bool = False, asks: bool = True) -> None:
         self.path, self.asks, self.resumed = path, asks, resume and asks
-        self._resumes = resume
         self._values: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}  # until the first answer
         self._log: HeadedLog | None = None
@@ -146,7 +145,7 @@ class Journal:
         """Append a value, durable on return; the first one creates the file."""
 
         def check_header(_: dict[str, Any]) -> None:
-            if not self._resumes:  # another check has written the file meanwhile
+            if not self.resumed:  # another check has written the file meanwhile
                 raise self._exists()
 
         if self.path is not None:

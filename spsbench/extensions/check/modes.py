@@ -7,7 +7,7 @@ prompt equals the first, which a prefix cache must not change. `logprobs` and `a
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -42,91 +42,94 @@ JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
 """Name of the schema, and prompt, of each request."""
 
 
-@dataclass
-class Modes:
-    """Texts in the modes that are asked for, each compared with the text that it must equal."""
+async def check_modes(
+    texts: CheckTexts, greedy: Sequence[Answer], parts: Set[str]
+) -> tuple[dict[str, ServerGreedy], list[str]]:
+    """Return the results by mode of those among `parts`, and the modes that the server refuses.
 
-    texts: CheckTexts
-    greedy: Sequence[Answer]  # in batches of their own
-    results: dict[str, ServerGreedy] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
+    Args:
+        greedy: the greedy texts in batches of their own, with which mixed ones are compared.
+    """
+    journal = texts.journal
+    results: dict[str, ServerGreedy] = {}
+    refused: list[str] = []
+    modes: dict[str, Callable[[CheckTexts], Awaitable[ServerGreedy]]] = {
+        "json": check_json,
+        "mixed": partial(check_mixed, greedy=greedy),
+        "cache": check_cache,
+        "logprobs": check_logprobs,
+        "tools": check_tools,
+        "stream": check_streams,
+    }
+    for part, mode in modes.items():
+        if part not in parts:
+            continue
+        try:
+            if not journal.asks and f"{REFUSED}{part}" in journal:
+                raise RefusedError(journal.read(f"{REFUSED}{part}", str), 0, "")
+            results[part] = await mode(texts)
+        except* RefusedError as group:
+            reason = str(error := group.exceptions[0])
+            if isinstance(error, RefusedError) and error.status:
+                reason = f"HTTP {error.status}: {error.reason}"
+                journal.keep(f"{REFUSED}{part}", reason)
+            refused.append(part)
+            texts.remark(f"{part}: refused ({reason})")
+    return results, refused
 
-    async def run(self, parts: Set[str]) -> None:
-        """Run the modes among `parts`; one that the server refuses leaves the others."""
-        journal = self.texts.journal
-        modes: dict[str, Callable[[], Awaitable[ServerGreedy]]] = {
-            "json": self._json,
-            "mixed": self._mixed,
-            "cache": self._cache,
-            "logprobs": partial(check_logprobs, self.texts),
-            "tools": partial(check_tools, self.texts),
-            "stream": partial(check_streams, self.texts),
-        }
-        for part, mode in modes.items():
-            if part not in parts:
-                continue
-            try:
-                if not journal.asks and f"{REFUSED}{part}" in journal:
-                    raise RefusedError(journal.read(f"{REFUSED}{part}", str), 0, "")
-                self.results[part] = await mode()
-            except* RefusedError as group:
-                reason = str(error := group.exceptions[0])
-                if isinstance(error, RefusedError) and error.status:
-                    reason = f"HTTP {error.status}: {error.reason}"
-                    journal.keep(f"{REFUSED}{part}", reason)
-                self.refused.append(part)
-                self.texts.remark(f"{part}: refused ({reason})")
 
-    async def _json(self) -> ServerGreedy:
-        """Ask each server for JSON under schemas; count it, and compare the greedy answers."""
-        texts, answers, shares = self.texts, {}, []
-        for name, server in texts.servers.items():
-            asks = [
-                Ask(
-                    *(prompt, JSON_TOKENS, 0.0, texts.plan.seed + number, server.top),
-                    chat=True,
-                    ignore_eos=False,
-                    constraint=("json_schema", json.dumps(SCHEMAS[schema][0])),
-                )
-                for number, (schema, prompt) in enumerate(JSON_PROMPTS)
-            ]
-            keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
-            answers[name] = await texts.asked(name, keyed)
-            count = sum(map(is_json, answers[name]))
-            shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
-        names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
-        result = compare_best(answers[OWN], answers.get(BASE), names)
-        result.reference += f" ({'; '.join(shares)})"
-        return result
-
-    async def _mixed(self) -> ServerGreedy:
-        """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
-        texts, asks = self.texts, []
-        for i in range(len(self.greedy)):
-            sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)
-            asks += [(f"mixed/{i}", texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
-        mixed = (await texts.asked(OWN, asks))[::2]
-        return compare_served("greedy texts in batches of their own", self.greedy, mixed)
-
-    async def _cache(self) -> ServerGreedy:
-        """Compare the second answers to long prompts with the first ones."""
-        texts, prompts = self.texts, self.texts.plan.texts
-        count = min(LONG_PROMPTS, len(prompts))
-        asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
-        before = count_cached(await texts.page("/metrics"))
-        first, again = [
-            await texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
-            for kind in ("first", "again")
+async def check_json(texts: CheckTexts) -> ServerGreedy:
+    """Ask each server for JSON under schemas; count it, and compare the greedy answers."""
+    answers, shares = {}, []
+    for name, server in texts.servers.items():
+        asks = [
+            Ask(
+                *(prompt, JSON_TOKENS, 0.0, texts.plan.seed + number, server.top),
+                chat=True,
+                ignore_eos=False,
+                constraint=("json_schema", json.dumps(SCHEMAS[schema][0])),
+            )
+            for number, (schema, prompt) in enumerate(JSON_PROMPTS)
         ]
-        after = count_cached(await texts.page("/metrics"))
-        if before is not None and after is not None:
-            tokens = f"{after - before:,.0f} prompt tokens"
-            texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
-        return compare_served("the first answers to the same prompts", first, again)
+        keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
+        answers[name] = await texts.asked(name, keyed)
+        count = sum(map(is_json, answers[name]))
+        shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
+    names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
+    result = compare_best(answers[OWN], answers.get(BASE), names)
+    result.reference += f" ({'; '.join(shares)})"
+    return result
+
+
+async def check_mixed(texts: CheckTexts, greedy: Sequence[Answer]) -> ServerGreedy:
+    """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
+    asks = []
+    for i in range(len(greedy)):
+        sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)
+        asks += [(f"mixed/{i}", texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
+    mixed = (await texts.asked(OWN, asks))[::2]
+    return compare_served("greedy texts in batches of their own", greedy, mixed)
+
+
+async def check_cache(texts: CheckTexts) -> ServerGreedy:
+    """Compare the second answers to long prompts with the first ones."""
+    prompts = texts.plan.texts
+    count = min(LONG_PROMPTS, len(prompts))
+    asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
+    before = count_cached(await texts.metrics())
+    first, again = [
+        await texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
+        for kind in ("first", "again")
+    ]
+    after = count_cached(await texts.metrics())
+    if before is not None and after is not None:
+        tokens = f"{after - before:,.0f} prompt tokens"
+        texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
+    return compare_served("the first answers to the same prompts", first, again)
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Return one of a few long prompts: prompts, one after another."""
+    """Return one of a few long prompts: prompt `index` in rotation, and those after it."""
     at = index % min(LONG_PROMPTS, len(prompts))
     text = prompts[at]
     while len(text) < LONG:

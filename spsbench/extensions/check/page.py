@@ -164,18 +164,22 @@ def to_plain_values(checked: Checked) -> dict[str, Any]:
     return {name: finite(value, None) for name, value in values.items()}
 
 
-def as_html(checked: Checked, version: str) -> str:
-    """Return one page without scripts, whose tables paste into an issue."""
-    section = Section(
+def as_section(checked: Checked) -> Section:
+    """Return the sentence, notes and tables of a check."""
+    return Section(
         title=f"Check of {checked.url}",
         status=STATUSES.get(checked.verdict, "open"),
         line=sentence(checked),
         notes=tuple(notes(checked)),
         tables=tuple(check_tables(checked)),
     )
+
+
+def as_html(checked: Checked, version: str) -> str:
+    """Return one page without scripts, whose tables paste into an issue."""
     about = {
         "server": server(checked),
         "baseline": cut(checked.baseline or "", LONGEST),
         "made by": f"sps check {version}, {checked.seconds:.0f} s",
     }
-    return static_page(f"sps check {checked.url}", [section], about)
+    return static_page(f"sps check {checked.url}", [as_section(checked)], about)

@@ -79,7 +79,7 @@ class CheckTexts:
             self.remarks.append(line)
 
     def remark_length(self, name: str, answer: Answer, asked: int, effect: str = "") -> None:
-        """Add a remark where the tokens of an answer cannot be as many, or end before `asked`."""
+        """Remark tokens of an answer that cannot be as many (with the `effect`), or end early."""
         if line := answer.miscount(asked):
             self.remark(f"{name}: {line}{effect}")
         elif answer.is_cut_short(asked):
@@ -111,13 +111,13 @@ class CheckTexts:
             await probe_streams(server, chat=plan.chat)
             self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
 
-    async def page(self, path: str) -> Any:
-        """Return a page of the server; None if there is none, or no server is asked."""
-        return await self.servers[OWN].client.get(path) if self.journal.asks else None
+    async def metrics(self) -> Any:
+        """Return the server's /metrics page; None if it has none, or no server is asked."""
+        return await self.servers[OWN].client.get("/metrics") if self.journal.asks else None
 
     async def counters(self) -> dict[str, float]:
         """Return what the server has counted of drafts so far; empty if it does not tell."""
-        return counters(await self.page("/metrics"))
+        return counters(await self.metrics())
 
     async def drafts(
         self, part: str, before: Mapping[str, float], answers: Sequence[Answer]
@@ -226,7 +226,7 @@ class CheckTexts:
                 return await job()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(job)) for job in jobs]
+            tasks = [group.create_task(run(job)) for job in jobs]
         return [task.result() for task in tasks]
 
 

@@ -174,7 +174,7 @@ class LocalModel:
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
-        """Convert an engine's stated distributions to columns by id, like those of `columns`."""
+        """Return the first `n` stated rows as columns by id; tokens without one id are left out."""
         rows = [
             [(key if BY_ID.fullmatch(key) else f"#{self.ids[key]}", lp) for key, lp in row
              if BY_ID.fullmatch(key) or key in self.ids]

@@ -10,12 +10,9 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from spsbench.benchmark.estimate import estimate_times
 from spsbench.benchmark.jobs import Rooms, digest_of_ids, part_jobs, samples_of, uncut
@@ -38,7 +35,6 @@ from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
-from spsbench.models.devices import card_of
 from spsbench.models.tokenizers import markup_note
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
@@ -51,13 +47,14 @@ from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import provenance, run_fingerprint
+from spsbench.store.provenance import run_fingerprint
 from spsbench.store.records import records, withhold_texts
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable
 from spsbench.store.starts import Provenance, Start, bandwidth_before
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
+from spsbench.workers.environment import worker_provenance
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +69,7 @@ class Benchmark:
 
     Args:
         place: the folder, and whether to go on with what is in it.
-        access: offline mode, pickle files and threads.
-        model_cache: the loaded models.
         name: the folder's under results/, where the place has no name.
-        watch: called with the progress.
         stop: polled between pieces of work; True ends the work and keeps finished pieces.
         workers: what makes the pieces; this process, by default.
         traced: called with (traced texts, all texts).
@@ -133,23 +127,43 @@ class Benchmark:
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
     ) -> Provenance:
         """Return the provenance of this start, and the memory of this machine."""
-        conditions = provenance()
-        conditions.threads = torch.get_num_threads()
-        for card in filter(None, (card_of(cell.target.device) for cell in experiment.cells)):
-            conditions.hardware["device"] = card
+        conditions = worker_provenance(cell.target.device for cell in experiment.cells)
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             bandwidth = bandwidth_before(before, conditions)
             conditions.memory = memory(experiment, folders, bandwidth)
         return conditions
 
     def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:
-        """Return the manifest of a new run, with digests of its prompts and of their tokens."""
+        """Return the manifest of a new run.
+
+        Beside the options it has, by task, the ids of samples and a digest of the uncut prompts;
+        and by cell, where its tokenizer is here, a digest of the prompts' tokens.
+        """
         manifest = Manifest(
-            experiment=experiment.described() | samples_known(experiment),
+            experiment=experiment.described(),
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
         )
-        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.created)
+        ids: dict[str, list[str]] = {}
+        prompts: dict[str, str] = {}
+        of_cells: dict[str, str] = {}
+        for part in experiment.parts:  # parts may share a task
+            task, samples = str(part.spec), uncut(part)
+            of_task = ids.setdefault(task, [])
+            of_task += [sample.id for sample in samples if sample.id not in of_task]
+            prompts[task] = digest_of(sample.prompt for sample in samples)
+            digests: dict[Hashable, str] = {}
+            for cell in part.cells:
+                models = replace(self.model_cache.encoder(cell), clock=manifest.created)
+                if models.tokenizer is not None:
+                    key = (cell.target, cell.chat, cell.system)
+                    if key not in digests:
+                        digests[key] = digest_of_ids(models, cell, samples)
+                        plain = () if cell.chat else (sample.prompt for sample in samples)
+                        if (note := markup_note(models.tokenizer, plain)) is not None:
+                            log.info(f"note: {note}")
+                    of_cells[cell.id] = digests[key]
+        manifest.experiment |= {"samples": ids, "prompts": prompts, "prompt_ids": of_cells}
         return manifest
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
@@ -247,24 +261,6 @@ class Benchmark:
                 stop=self.stop,
             )
 
-    def _prompt_ids(self, experiment: Experiment, clock: datetime) -> dict[str, str]:
-        """Return cell -> digest of the tokens of its prompts, where its tokenizer is here."""
-        digests: dict[Hashable, str] = {}
-        of_cells: dict[str, str] = {}
-        for number, part in enumerate(experiment.parts):
-            samples = uncut(part)
-            for cell in part.cells:
-                models = replace(self.model_cache.encoder(cell), clock=clock)
-                if models.tokenizer is not None:
-                    key = (number, cell.target, cell.chat, cell.system)
-                    if key not in digests:
-                        digests[key] = digest_of_ids(models, cell, samples)
-                        plain = () if cell.chat else (sample.prompt for sample in samples)
-                        if (note := markup_note(models.tokenizer, plain)) is not None:
-                            log.info(f"note: {note}")
-                    of_cells[cell.id] = digests[key]
-        return of_cells
-
     @contextmanager
     def _of_run(self, writer: RunWriter) -> Iterator[None]:
         """Give the model cache the clock of this run and its tuning choices, and save new choices.
@@ -319,18 +315,6 @@ def follow_run(writer: Any = None) -> FollowedRun:
     """Return rank 0's run, which alone has a writer, on every rank."""
     state = on_rank_0(lambda: {n: v for n, v in vars(writer).items() if not n.startswith("_")})
     return FollowedRun(state)
-
-
-def samples_known(experiment: Experiment) -> dict[str, Any]:
-    """Return task -> ids of its samples, and task -> digest of its uncut prompts."""
-    ids: dict[str, list[str]] = {}
-    prompts: dict[str, str] = {}
-    for part in experiment.parts:  # parts may share a task
-        task, samples = str(part.spec), uncut(part)
-        of_task = ids.setdefault(task, [])
-        of_task += [sample.id for sample in samples if sample.id not in of_task]
-        prompts[task] = digest_of(sample.prompt for sample in samples)
-    return {"samples": ids, "prompts": prompts}
 
 
 def score_apart(folder: Path) -> int:

@@ -95,12 +95,7 @@ def job_messages(
 
 
 class Answers:
-    """Answers of earlier turns, for the prompts of later turns.
-
-    Args:
-        samples: those of a part.
-        records: existing records.
-    """
+    """Answers to samples of a part, of `records` and of later ones, for prompts of later turns."""
 
     def __init__(self, samples: Iterable[Sample], records: Iterable[Record] = ()) -> None:
         self._samples = {sample.id: sample for sample in samples}
@@ -280,9 +275,7 @@ def units_of(
 ) -> Iterator[Unit]:
     """Yield the units of missing jobs of a part, those of one target after the other.
 
-    Args:
-        samples: the samples of the part.
-        records: existing records, whose answers later turns go on from.
+    Later turns of its `samples` go on from the answers in existing `records`.
     """
     conversations = group_by(samples, lambda sample: sample.id.partition(TURN)[0])
     awaited = {sample.after for sample in samples if sample.after is not None}
@@ -293,8 +286,7 @@ def units_of(
     ]
     targets = list(dict.fromkeys(job.cell.target for job in missing))
     by_unit = group_by(
-        missing,
-        lambda j: (targets.index(j.cell.target), j.sample.id.partition(TURN)[0], j.repeat),
+        missing, lambda j: (targets.index(j.cell.target), j.sample.id.partition(TURN)[0], j.repeat)
     )
     for (_, name, repeat), of_unit in sorted(by_unit.items(), key=lambda item: item[0][0]):
         turns = tuple(conversations[name])

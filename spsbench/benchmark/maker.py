@@ -65,7 +65,6 @@ class Maker(Work):
 
     Args:
         cells: of all units.
-        access: to the models.
         warmup: generations of each cell that are made before one is recorded; without any, the
             first record of this process is flagged.
         expected: the driver's environment, which a worker must have.
@@ -129,7 +128,7 @@ class Maker(Work):
 
     @cached_property
     def _machine(self) -> Provenance:
-        return worker_provenance(self.beside, self.cells[0].target.device)
+        return worker_provenance([self.cells[0].target.device], self.beside)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
         """Make what is not recorded before a cell's first group: `warmup` times a job and a batch.
@@ -215,11 +214,8 @@ def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded])
 class RecordMaking:
     """The missing records of a run, made here or by workers, and written as they come.
 
-    Args:
-        samples: of each part, cut to the contexts of the models.
-        writer: receives the records, and says which are missing.
-        watch: called with the progress.
-        stop: polled between generations; True ends the making.
+    `samples` are those of each part, cut to the contexts of the models; the `writer` says which
+    records are missing; `stop` is polled between generations, and True ends the making.
     """
 
     experiment: Experiment

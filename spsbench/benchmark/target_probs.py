@@ -35,12 +35,7 @@ class Rows(NamedTuple):
 
 
 class TextTracer:
-    """The target's distributions along a text of auto-regressive sampling.
-
-    Args:
-        cell: the cell of ArS.
-        loaded: its models.
-    """
+    """The target's distributions along texts of an ArS cell, whose models are `loaded`."""
 
     def __init__(self, cell: Cell, loaded: Loaded) -> None:
         self.cell, self.warp = cell, warp_of(cell)
@@ -88,32 +83,20 @@ def to_numpy(values: Tensor) -> Floats:
 DIGITS = 6  # decimals kept
 
 
-def full_self(cell: Cell) -> Cell | None:
-    """Return auto-regressive sampling from the unquantised target; None where `cell` has no other.
+def distance(
+    cell: Cell, prompt: Sequence[int], tokens: Sequence[int], models: Callable[[Cell], Loaded]
+) -> float | None:
+    """Return the summed total variation, over `tokens`, of a quantised target's distributions.
 
-    Random weights have no reference, and block-quantised files are the checkpoint itself.
+    The total variation is sum_x |q - q'| / 2, with q' of the full-precision target. Both are under
+    the cell's own warp: for greedy distributions the sum counts differing tokens. None for no
+    tokens, where a distribution is not finite, and for other targets: random weights have no
+    reference, and block-quantised files are the checkpoint itself.
     """
     target = cell.target
-    if target.quantised in (None, BLOCKS) or target.random:
+    if not tokens or target.random or target.quantised in (None, BLOCKS):
         return None
-    return cell.auto_regressive.but(target=replace(target, weights=CHECKPOINT))
-
-
-def distance(
-    cell: Cell,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    models: Callable[[Cell], Loaded],
-) -> float | None:
-    """Return the summed total variation of both targets' distributions over `tokens`.
-
-    The total variation is sum_x |q - q'| / 2. Both are under the cell's own warp: for greedy
-    distributions the sum counts differing tokens. None for no tokens, a target that is not
-    quantised, and where a distribution is not finite.
-    """
-    full = full_self(cell)
-    if full is None or not tokens:
-        return None
+    full = cell.auto_regressive.but(target=replace(target, weights=CHECKPOINT))
     loaded = models(cell)
     other = replace(models(full), vocab_size=loaded.vocab_size)
     pieces = zip(

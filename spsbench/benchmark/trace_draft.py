@@ -39,10 +39,7 @@ COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
 class DraftTracer:
     """The tracer of one draft, or the reason why a text cannot determine its acceptance.
 
-    Args:
-        name: the draft's in the trace.
-        cells: differ in verifier and schedule only.
-        loaded: their models.
+    `cells` differ in verifier and schedule only; `name` and `identity` are the trace's of it.
     """
 
     def __init__(
@@ -141,8 +138,7 @@ class DraftTracer:
     def _warp_along(self, text: Sequence[int], start: int) -> Callable[[Tensor], Tensor]:
         """Return the warp of [n, V] logits after each of the last n tokens of `text`.
 
-        Args:
-            start: tokens of its prompt.
+        Its first `start` tokens are the prompt.
         """
         if self._processors is None:
             return self.warp

@@ -28,7 +28,7 @@ from spsbench.store.traces import TraceSource, TraceWriter, traces_path
 TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 
-def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
+def trace_source(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
     """Return the identity of the texts of an ArS cell."""
     target = plain.target
     return TraceSource(
@@ -96,11 +96,18 @@ def trace_part(
     by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
     for plain in (cell for cell in part.cells if cell.k == 0):
         loaded = models(plain)
-        text, drafts = TextTracer(plain, loaded), tracers(plain, part.traced, models, folders)
+        text = TextTracer(plain, loaded)
+        by_name = group_by((cell for cell in part.traced if cell.same_work(plain)), Drafting.of)
+        drafts = [
+            DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
+            for name, cells in by_name.items()
+        ]
         for draft in drafts:
             if draft.untraceable is not None:
                 log.info(f"note: no trace of {draft.name}: {draft.untraceable}")
-        with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
+        with TraceWriter(
+            traces_path(folder, plain.id, shard), trace_source(plain, folders)
+        ) as writer:
             missing = [
                 replace(record, rounds=[], laws=None)
                 for record in records()
@@ -126,20 +133,6 @@ def trace_part(
                         writer.add(record.key, draft.name, draft.along(prompt, tokens, rows))
                         writer.declare(draft.of)
             on_progress(len(missing), len(missing))
-
-
-def tracers(
-    plain: Cell,
-    traced: Sequence[Cell],
-    models: Callable[[Cell], Loaded],
-    folders: Mapping[ModelSpec, Path],
-) -> list[DraftTracer]:
-    """Return a tracer for each way to draft among the cells that do the work of `plain`."""
-    by_name = group_by((cell for cell in traced if cell.same_work(plain)), Drafting.of)
-    return [
-        DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
-        for name, cells in by_name.items()
-    ]
 
 
 def lacks_trace(writer: TraceWriter, key: Key, draft: DraftTracer) -> bool:

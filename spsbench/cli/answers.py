@@ -133,8 +133,9 @@ def show_stats(texts: Mapping[str, Text]) -> None:
 
 
 def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
-    """Return the label and the values of each figure."""
-    figures = [text.metrics for text in texts]
+    """Return the label of each figure and its value of each text; the distribution if lossy."""
+    figures, cells = [text.metrics for text in texts], [text.cell for text in texts]
+    distributions = [f"lossy: {c.verifier}" if c.lossy else "the target's" for c in cells]
     return [
         ("tokens", *(str(f.tokens) for f in figures)),
         ("rounds", *(NA if f.tokens > f.rounds == 0 else str(f.rounds) for f in figures)),
@@ -150,13 +151,8 @@ def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
         ("time to last token", *(milliseconds(f.answer_ms) for f in figures)),
         ("finish", *(text.record.finish for text in texts)),
-        *([("distribution", *map(exactness, texts))] if any(t.cell.lossy for t in texts) else ()),
+        *([("distribution", *distributions)] if any(t.cell.lossy for t in texts) else ()),
     ]
-
-
-def exactness(text: Text) -> str:
-    """Return whether the text has the target's distribution, or the verifier that changes it."""
-    return f"lossy: {text.cell.verifier}" if text.cell.lossy else "the target's"
 
 
 def format_acceptance(text: Text) -> str:

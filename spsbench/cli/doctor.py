@@ -11,12 +11,7 @@ from spsbench.benchmark.models import measure_bandwidth, product_rates
 from spsbench.cli.options import TableFormat
 from spsbench.cli.terminal import align_columns, one_line, to_json_line, write
 from spsbench.hardware.contention import BUSY, at_work
-from spsbench.hardware.environment import (
-    PACKAGES,
-    shadows,
-    untried_versions,
-    variable_errors,
-)
+from spsbench.hardware.environment import PACKAGES, shadows, untried_versions, variable_errors
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.messages import announce_if_slow
 from spsbench.models.gguf.unpack import blocks_in_words
@@ -130,10 +125,8 @@ def examine_machine() -> dict[str, Any]:
     warnings = [*map(str, variable_errors()), *shadows(Path.cwd()), *untried_versions()]
     try:
         basics = describe_environment()
-        basics["speeds"] = {
-            "read": measure_bandwidth(None).bandwidth,
-            "operations": product_rates(),
-        }
+        read, operations = measure_bandwidth(None).bandwidth, product_rates()
+        basics["speeds"] = {"read": read, "operations": operations}
     except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         basics = {"python": platform.python_version(), "platform": platform.platform()}
@@ -143,7 +136,7 @@ def examine_machine() -> dict[str, Any]:
             "processors: timings would be disturbed. Wait until they end"
         )
     cache = cache_folder()
-    home = nearest(cache)
+    home = next(path for path in (cache, *cache.parents) if path.exists())
     if not home.is_dir() or not os.access(home, os.W_OK):
         warnings.append(f"the model cache cannot be written ({cache}): set HF_HOME to your own")
     return {
@@ -162,11 +155,6 @@ def examine_machine() -> dict[str, Any]:
         "cached": cached_models(cache),
         "warnings": warnings,
     }
-
-
-def nearest(folder: Path) -> Path:
-    """Return `folder` or its closest existing parent."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def cached_models(cache: Path) -> dict[str, int]:

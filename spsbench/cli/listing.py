@@ -19,6 +19,7 @@ from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
 
+NOTES = ("guarantee", "needs", "allows")  # what a plug-in may have beside its summary
 Listed = Literal[
     "drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters", "models"
 ]
@@ -55,27 +56,19 @@ def entry_columns(entry: Entry) -> dict[str, str]:
 
 
 def model_rows() -> Iterator[dict[str, str]]:
-    """Yield the models that have short names, and whether they are installed."""
+    """Yield a row for each model with a short name; its summary says whether it is installed."""
     folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
     for name, folder in folders.items():
         size = folder_size(folder)
         if name in FETCHED:
-            there = (
-                f"fetched, {in_words(size)}" if size else f"not downloaded: sps models fetch {name}"
-            )
+            absent = f"not downloaded: sps models fetch {name}"
+            summary = f"fetched, {in_words(size)}" if size else absent
             blocks = blocks_in_words(folder)
-            there += f"; --weights blocks: {blocks}" if blocks else ""
+            summary += f"; --weights blocks: {blocks}" if blocks else ""
         else:
-            there = f"bundled, {in_words(size)}" if size else "not installed"
-        yield {
-            "kind": "models",
-            "name": name,
-            "summary": there,
-            "path": str(folder),
-            "guarantee": "",
-            "needs": "",
-            "allows": "",
-        }
+            summary = f"bundled, {in_words(size)}" if size else "not installed"
+        words = {"kind": "models", "name": name, "summary": summary, "path": str(folder)}
+        yield words | dict.fromkeys(NOTES, "")
 
 
 def foreign_guarantee(entry: Entry) -> str:
@@ -92,7 +85,7 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
     """Print a line for each plug-in: its kind, its name, and what there is to say of it."""
     texts = [("kind", "name", "summary")]
     for row in rows:
-        notes = (f"{name}: {row[name]}" for name in ("guarantee", "needs", "allows") if row[name])
+        notes = (f"{name}: {row[name]}" for name in NOTES if row[name])
         texts.append((row["kind"], row["name"], one_line("; ".join((row["summary"], *notes)))))
     write("".join(f"{with_flags(line)}\n" for line in align_columns(texts)))
 

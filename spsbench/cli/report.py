@@ -50,8 +50,7 @@ def report(
     ],
     format: o.ReportFormat = "table",
     out: Annotated[
-        Path | None,
-        o.out_option(help="Write the report to a file instead of stdout."),
+        Path | None, o.out_option(help="Write the report to a file instead of stdout.")
     ] = None,
     **options: Any,
 ) -> None:

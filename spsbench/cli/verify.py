@@ -114,10 +114,7 @@ def run(
 @verify.command("pair")
 @o.take_options(AuditOptions, Grid, Access, without=EXCLUDED)
 def pair(
-    format: o.AuditFormat = "table",
-    out: o.PageFile = None,
-    plot: o.Plot = None,
-    **options: Any,
+    format: o.AuditFormat = "table", out: o.PageFile = None, plot: o.Plot = None, **options: Any
 ) -> None:
     """Generate with a pair of models until a bias is found, or one of size --bias is ruled out.
 

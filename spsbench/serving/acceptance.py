@@ -82,7 +82,7 @@ class Acceptance:
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
     """Add up the counts in the answers; None if the answers have none, or some cannot be true.
 
-    Positions are kept only if all answers have them.
+    The latter is logged. Positions are kept only if all answers have them.
     """
     try:
         parts = [counts for counts in map(of_answer, answers) if counts is not None]
@@ -106,17 +106,13 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Read the counts of one answer; None where the engine leaves out what figures need."""
+    """Read the counts of one answer; None where the engine leaves out what figures need.
+
+    Raises:
+        RangeError: they cannot be true of the answer.
+    """
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)
-    counts = _of_engine(answer)
-    if counts and (wrong := contradiction(counts, answer.tokens)):
-        raise RangeError(wrong)
-    return counts
-
-
-def _of_engine(answer: Answer) -> Acceptance | None:
-    """Return what an engine counts for one answer; None where it states too little."""
     emitted: int | None = answer.tokens
     kept: tuple[float, ...] = ()
     if vllm := answer.counts.vllm:
@@ -143,7 +139,10 @@ def _of_engine(answer: Answer) -> Acceptance | None:
         return None
     if rounds is None or accepted is None:
         return None
-    return Acceptance(rounds, drafted, accepted, emitted, kept, source)
+    counts = Acceptance(rounds, drafted, accepted, emitted, kept, source)
+    if wrong := contradiction(counts, answer.tokens):
+        raise RangeError(wrong)
+    return counts
 
 
 def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> str | None:

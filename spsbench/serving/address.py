@@ -75,7 +75,8 @@ class ApiKey:
     def hide(self, value: Any) -> Any:
         """Replace a key, if not a short one, in a text, or all names and texts of a JSON value.
 
-        It may be in any of `_forms`, in HTML entities, or broken by invisible characters.
+        It may be in any of `_forms`, in HTML entities, or broken by invisible characters. A key of
+        fewer than `SHORTEST_SECRET` characters stays.
         """
         if len(self._value) < SHORTEST_SECRET:
             return value

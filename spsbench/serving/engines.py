@@ -202,7 +202,11 @@ class Server:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return the distribution that the server states for each of `tokens`, in one pass."""
+        """Return the distribution that the server states for each of `tokens`, in one pass.
+
+        Raises:
+            DataError: it states fewer.
+        """
         is_sglang = self.kind is Kind.SGLANG
         ask = Ask((*prompt, *tokens), 1, self.coldest, top=self.top * is_sglang)
         path, body = self.request(ask)
@@ -221,7 +225,6 @@ def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dic
     """Return the fields of a request for the processors that are on.
 
     Args:
-        kind: the engine.
         options: the options on, by name, with `logit_bias` as pairs of a token id and a bias.
         server: its address and name, for the message.
 
@@ -250,13 +253,11 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
     """Detect the engine, its model and its capabilities.
 
     Args:
-        client: the client of the address.
         model: None: the only one; of several models one must be named.
         chat: probe by chats alone, so that a server may have no other route.
     """
     with client.reading(FIRST, "a list of models"):
-        page = await client.get(FIRST)
-        listed = page.get("data") if isinstance(page, dict) else None
+        listed = _mapping(await client.get(FIRST)).get("data")
         entries = read_json(listed or [], list[Model])
     names = [entry.id for entry in entries]
     kind, version, defaults = await _engine(client, entries)
@@ -284,7 +285,7 @@ async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, 
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))
-    version, info, older, props = (page if isinstance(page, dict) else {} for page in pages)
+    version, info, older, props = map(_mapping, pages)
     info = info or older
     if owner == "sglang" or "disaggregation_mode" in info or "avg_spec_accept_length" in info:
         defaults = info.get("preferred_sampling_params")

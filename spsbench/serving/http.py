@@ -203,7 +203,12 @@ class Client:
     async def post(
         self, path: str, payload: dict[str, Any], schema: type[AnswerReader]
     ) -> AnswerReader:
-        """Send `payload`, again after a transient failure, and return what has read the answer."""
+        """Send `payload`, again after a transient failure; return the reader with the whole answer.
+
+        Raises:
+            RefusedError: another status than 200. UnavailableError: no attempt was answered.
+            DataError: an answer of another schema.
+        """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
         streamed, attempts = bool(payload.get("stream")), self.limits.retries + 1

@@ -6,7 +6,7 @@ A worker of another environment refuses to work, and names every field that diff
 import hashlib
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,18 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def worker_provenance(workers: int, device: str) -> Provenance:
-    """Return the provenance of this machine as a worker's.
+def worker_provenance(devices: Iterable[str], workers: int = 1) -> Provenance:
+    """Return the provenance of this machine, with threads, workers if several, and a card if any.
 
     Args:
+        devices: that models run on; of several cards the last one is named.
         workers: on it at once: they share its memory, so times depend on how many there are.
-        device: that models run on.
     """
     record = provenance()
     record.threads = torch.get_num_threads()
     if workers > 1:
         record.hardware["workers"] = workers
-    if card := card_of(device):
+    for card in filter(None, map(card_of, devices)):
         record.hardware["device"] = card
     return record
 

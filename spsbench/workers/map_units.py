@@ -42,12 +42,11 @@ def map_units(
     """Have workers make all units, one at a time each, until `stop` says so.
 
     Args:
-        settings: which workers.
         units: taken one at a time, as workers become free.
         take: takes a unit and its result, or the exception that it raised; what it writes is on
             disk when it returns.
         threads: of each worker, as the user asked; None = its share of the machine.
-        device: that models run on.
+        stop: polled at least once a second; True ends the workers with what they are at.
 
     Raises:
         UnavailableError: no worker, or one that has ended.

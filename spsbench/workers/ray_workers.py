@@ -39,8 +39,8 @@ class RayPool(AbstractContextManager[Pool]):
 
     Args:
         work: gets its `threads`, and how many are `beside` each other.
-        threads: that were asked for.
-        device: that models run on; each worker has a GPU where it is one.
+        threads: that were asked for; None: as many as the smallest node has cores.
+        device: each worker has a GPU where it is one.
 
     Raises:
         UnavailableError: no Ray, no cluster at the address, or one without room for a worker.

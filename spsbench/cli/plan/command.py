@@ -31,8 +31,7 @@ def plan(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="TASK|PLAN",
-            help="Task with the prompts, or a finished plan's folder.",
+            metavar="TASK|PLAN", help="Task with the prompts, or a finished plan's folder."
         ),
     ] = None,
     plot: Annotated[
@@ -61,8 +60,7 @@ def plan(
         o.option(METHOD, "--fit", hidden=True, help="Fit a schedule on traces: disco:out=FILE."),
     ] = None,
     dry_run: Annotated[
-        bool,
-        o.option(RUN_PANEL, "--dry-run", help="Show what would be measured, and exit."),
+        bool, o.option(RUN_PANEL, "--dry-run", help="Show what would be measured, and exit.")
     ] = False,
     chart: o.Chart = True,
     format: o.ReportFormat = "table",

@@ -16,6 +16,7 @@ import msgspec
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.errors import first_line
 from spsbench.extensions.check.greedy import ServerGreedy
+from spsbench.extensions.check.options import TABLE
 from spsbench.extensions.check.texts import BASE, OWN, CheckTexts
 from spsbench.serving import wire
 from spsbench.serving.answers import AnswerReader
@@ -40,14 +41,7 @@ FUNCTION: Any = msgspec.defstruct(
     "function", [("name", str | None, None), ("arguments", str | None, None)]
 )
 CALL: Any = msgspec.defstruct("call", [("function", FUNCTION), ("index", int | None, None)])
-REQUESTS = (
-    "What is the weather in Zürich, in celsius?",
-    "Search for five articles about 投機的サンプリング.",
-    "Add 17.5 and 24 with the tool.",
-    "Greet me in one sentence — no tool is needed 🙂.",
-)
-
-
+REQUESTS: tuple[str, ...] = tuple(TABLE["requests"])
 Request = tuple[str, Ask, Mapping[str, Any]]
 """Name, request, and further fields."""
 
@@ -188,12 +182,7 @@ def shown(value: Any) -> str:
 
 
 def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -> list[str]:
-    """Name what differs between two forms of one answer.
-
-    Args:
-        where: the form of `base`, in words.
-        counts: compare ids, end and usage too.
-    """
+    """Name what differs from `base`, of the form `where`; with `counts` ids, end and usage too."""
     lines = []
     if HALF in reply.text + reply.thoughts and HALF not in base.text + base.thoughts:
         lines.append("a character of several bytes is split")

@@ -157,7 +157,6 @@ def doubts_of(
 
     Args:
         checked: the result so far: sampled texts whose lists do not balance are of the same engine.
-        texts: the texts of the check.
         answers: the server's answers to the requests of greedy texts and modes.
         drafts: the acceptance of drafts in `answers`; None: unknown.
     """
@@ -249,10 +248,8 @@ def run_check(
 
     Args:
         url: None: no server is asked, and `resume` names a file of answers.
-        given: options by name.
         keep: file for the answers where the options name none.
         load: loads weights by name.
-        watch: called with the progress.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if url is None:

@@ -36,7 +36,7 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
     weights = texts.weights
     if weights is None:
         raise RefusedError("expected `weights`, to compare with", 0, "")
-    names, faults = [], []
+    faults: dict[str, str] = {}  # by what is compared; empty: equal
     for name, server in texts.servers.items():
         if not server.top:
             raise RefusedError(f"the {name} states no log-probabilities", 0, "")
@@ -62,8 +62,8 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
             scored.append(chances(weights, prompt, ids))
             stated += [*answer.own, *[-np.inf] * len(ids)][: len(ids)]
             accepted += accepted_in(answer, len(ids))
-        names.append(f"{name}, answers")
-        faults.append(how_apart(np.array(stated), np.concatenate(scored), np.array(accepted)))
+        apart = how_apart(np.array(stated), np.concatenate(scored), np.array(accepted))
+        faults[f"{name}, answers"] = apart
         rows = scoring.result()
         if not rows:
             texts.remark(f"logprobs: {name}: those of prompts are not known")
@@ -76,12 +76,12 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
             for x, row in zip(ids, kept, strict=True)
         ]
         due = [chances(weights, p[:1], p[1:]) for p in prompts if len(p) > 1]
-        names.append(f"{name}, prompts")
-        faults.append(how_apart(np.array(listed), np.concatenate(due), np.array([])))
-    for name, line in zip(names, faults, strict=True):
+        apart = how_apart(np.array(listed), np.concatenate(due), np.array([]))
+        faults[f"{name}, prompts"] = apart
+    for name, line in faults.items():
         texts.remark(f"logprobs: {name}: {line or 'equal'}")
-    kinds = [GreedyKind.BUG if line else GreedyKind.IDENTICAL for line in faults]
-    return ServerGreedy("the weights", list(map(Compared, names, kinds)))
+    kinds = [GreedyKind.BUG if line else GreedyKind.IDENTICAL for line in faults.values()]
+    return ServerGreedy("the weights", list(map(Compared, faults, kinds)))
 
 
 def chances(weights: LocalModel, prompt: Sequence[int], ids: Sequence[int]) -> Floats:

@@ -125,9 +125,8 @@ class CheckTexts:
         """Return what the engine tells of the drafts in answers of the server; None: nothing.
 
         Args:
-            part: the part of the check, by which the counters are kept.
-            before: counters before the answers were asked for.
-            answers: the server's answers, whose own counts come first.
+            part: of the check, by which the counters are kept.
+            before: counters before `answers` were asked for, whose own counts come first.
         """
         counts = of_answers(answers)
         if counts is not None or not answers:

@@ -104,5 +104,5 @@ def distance(
         TextTracer(full, other).rows(prompt, tokens),
         strict=True,
     )
-    total = sum(float((mine.q - its.q).abs().sum()) / 2 for mine, its in pieces)
+    total = sum(float((rows.q - others.q).abs().sum()) / 2 for rows, others in pieces)
     return round(total, DIGITS) if math.isfinite(total) else None

@@ -23,7 +23,7 @@ RECORD_PROBS = "native:laws=true,likeliest=3"  # a page shows probabilities and 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class PromptOptions:
     """The prompt of `sps generate`, and what it shows.
 
     Args:
@@ -47,7 +47,7 @@ class Shown:
     color: Annotated[str, Option(o.OUTPUT, one_of(*COLORS), metavar="|".join(COLORS))] = COLORS[0]
 
 
-@o.take_options(Grid, Access, Shown, often=["prompt_file", "chat", "compare", "stats"])
+@o.take_options(Grid, Access, PromptOptions, often=["prompt_file", "chat", "compare", "stats"])
 def generate(
     prompt: Annotated[
         str | None,
@@ -64,11 +64,11 @@ def generate(
     o.check_page(format, out)
     if format == "html" and options.get("decoder") is None:
         options["decoder"] = RECORD_PROBS
-    shown, grid, access = parse(options, Shown, Grid, Access)
-    compare, stats = shown.compare, shown.stats is not False
+    chosen, grid, access = parse(options, PromptOptions, Grid, Access)
+    compare, stats = chosen.compare, chosen.stats is not False
     if options.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
-    if shown.system is not None and not shown.chat:
+    if chosen.system is not None and not chosen.chat:
         raise UsageError("--system without --chat: expected both or none")
     with at_once():
         from spsbench.models.prepare import facts_of, read_once
@@ -79,8 +79,8 @@ def generate(
         note("no token is asked for (`max_new_tokens` 0): the prompt is read, and nothing written")
     if request.temperature > FLAT:
         note(f"at `temperature` {request.temperature:g} all tokens are about equally likely")
-    text = read_once(request, access, lambda: read_prompt(prompt, shown.prompt_file))
-    if text is None and not shown.chat:
+    text = read_once(request, access, lambda: read_prompt(prompt, chosen.prompt_file))
+    if text is None and not chosen.chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
     if text is None and (compare or format != "text"):
         flag = "--compare" if compare else f"--format {format}"
@@ -91,14 +91,14 @@ def generate(
 
         from spsbench.cli.answers import Paint, Screen, answer, choose_paint, converse
         from spsbench.cli.progress import alive
-    screen = Screen(choose_paint(shown.color) if format == "text" else Paint.NONE)
+    screen = Screen(choose_paint(chosen.color) if format == "text" else Paint.NONE)
     if legend := screen.legend():
         say(legend)
-    how: dict[str, Any] = {"system": shown.system, "truncate": shown.truncate is not None}
+    how: dict[str, Any] = {"system": chosen.system, "truncate": chosen.truncate is not None}
     if text is None:
         converse(pair, screen, stats=stats, **how)
     else:
-        how |= {"chat": bool(shown.chat), "compared": compare, "format": format, "out": out}
+        how |= {"chat": bool(chosen.chat), "compared": compare, "format": format, "out": out}
         with alive("generating, or reading a long prompt"):
             answer(pair, text, screen, stats=stats, **how)
 

@@ -41,7 +41,7 @@ def take_options(
         without: names of options that the command does not have.
         often: names of options that this command's help shows beside those of `OFTEN`.
     """
-    shown = {*OFTEN.split(), *often}
+    listed = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
         """Return `command` with the options of `records` as parameters, behind its own."""
@@ -55,7 +55,7 @@ def take_options(
         }
         long = len(settings_by_name) > FEW
         flags = [
-            _parameter(s, seldom=long and s.name not in shown) for s in settings_by_name.values()
+            _parameter(s, seldom=long and s.name not in listed) for s in settings_by_name.values()
         ]
         first = [p for p in own_parameters if _is_argument(p)]
         others = [p for p in own_parameters if not _is_argument(p)]

@@ -138,8 +138,9 @@ def rules_table(rows: Sequence[RuleRow]) -> TextTable:
         where = row.left_out or (row.worst if row.wrong else "")
         if row.error:
             where = f"error {errors.index(row.error) + 1}, below"
-        known = row.distance is not None
-        figures = (str(row.lookahead), f"{row.distance:.3g}") if known else ("n/a", "n/a")
+        figures = "n/a", "n/a"
+        if row.distance is not None:
+            figures = str(row.lookahead), f"{row.distance:.3g}"
         names = row.verifier, row.drafter, row.schedule, row.guarantee, row.verdict, where
         cells.append((*names, *figures))
     remarks = [

@@ -34,9 +34,9 @@ def check_address(url: str) -> str:
         if not has_secret:
             httpx2.URL(address)
     except (ValueError, httpx2.InvalidURL) as error:
-        shown = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
+        excerpt = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
         raise UsageError(
-            f"no URL of a server ({shown}): expected one like http://localhost:8000"
+            f"no URL of a server ({excerpt}): expected one like http://localhost:8000"
         ) from error
     if has_secret:
         raise UsageError(

@@ -53,6 +53,11 @@ class Option(NamedTuple):
     help: str = ""
 
 
+def is_given(value: Any) -> bool:
+    """Return whether an option was given: 0 counts, and None, False and empty lists do not."""
+    return value is not None and value is not False and value not in ([], ())
+
+
 def flag_of(name: str) -> str:
     """Return the name of an option on the command line."""
     return "--" + name.replace("_", "-")

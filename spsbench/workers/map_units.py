@@ -120,19 +120,19 @@ class ProcessPool(AbstractContextManager[Pool]):
 
     def _started(self) -> Connection:
         """Start a process, which Ctrl-C does not reach: no module of the directory is imported."""
-        here, there = Pipe()
-        handle = there.fileno()
+        pipe, worker_end = Pipe()
+        handle = worker_end.fileno()
         program = PROGRAM.format(sys.path, handle)
-        self._processes[here] = subprocess.Popen(
+        self._processes[pipe] = subprocess.Popen(
             [sys.executable, "-P", "-c", program],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[handle],
             process_group=0,
         )
-        there.close()
-        here.send(self._first)
-        return here
+        worker_end.close()
+        pipe.send(self._first)
+        return pipe
 
     def __exit__(self, *exception: object) -> None:
         """Kill the processes: what they were at is not recorded, and a resumed run makes it."""

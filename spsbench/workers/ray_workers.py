@@ -54,7 +54,7 @@ class RayPool(AbstractContextManager[Pool]):
         cpus = threads or (1 if gpus else min(cores, default=1))  # as the smallest has
         needs = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
         room = [
-            min(int(node.get(kind, 0) // each) for kind, each in needs.items()) for node in nodes
+            min(int(node.get(kind, 0) // need) for kind, need in needs.items()) for node in nodes
         ]
         self.count = sum(room)
         if not self.count:

@@ -68,7 +68,7 @@ def plan(
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format)
-    shown: dict[str, Any] = {"form": form, "chart": chart}
+    display: dict[str, Any] = {"form": form, "chart": chart}
     temperatures = temperatures_of(temperature)
     if len(temperatures) == 1:
         options["temperature"] = temperatures[0]
@@ -103,7 +103,7 @@ def plan(
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
             raise typer.Exit(
-                run_plans(None, Path(what), [options], plot=plot, fit=fitting, **shown)
+                run_plans(None, Path(what), [options], plot=plot, fit=fitting, **display)
             )
         if places != ["resume"]:
             raise UsageError(
@@ -116,7 +116,7 @@ def plan(
             f"from its traces with --trace {run} --costs FILE"
         )
     option_sets = plan_options(options, temperatures, adapter or ())
-    raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **shown))
+    raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **display))
 
 
 def temperatures_of(text: str | None) -> list[float]:

@@ -10,7 +10,7 @@ from spsbench.cli.terminal import to_json_line, with_flags, write
 from spsbench.errors import UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.commands import LogOptions, Planning
-from spsbench.settings.options import flag_of, options_of, parse
+from spsbench.settings.options import flag_of, is_given, options_of, parse
 from spsbench.settings.records import SCHEMA
 
 OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
@@ -54,11 +54,6 @@ def check_without_log(options: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{flag_of(name)} without {others}: expected both or none. Leave it out"
             )
-
-
-def is_given(value: Any) -> bool:
-    """Return whether an option was given: 0 counts, and False and empty lists do not."""
-    return value is not None and value is not False and value not in ([], ())
 
 
 def formulas(options: Mapping[str, Any], *, form: str) -> None:

@@ -146,8 +146,8 @@ class Adversary:
 
 def first_tokens(text: Answer, n: int) -> Answer:
     """Return the first tokens of an answer, without their text."""
-    keys, own, stated, ids = text.keys[:n], text.own[:n], text.stated[:n], (text.ids or [])[:n]
-    return replace(text, text="", spelled="", count=n, keys=keys, own=own, stated=stated, ids=ids)
+    lists = {name: (getattr(text, name) or [])[:n] for name in ("keys", "own", "stated", "ids")}
+    return replace(text, text="", spelled="", count=n, **lists)
 
 
 def in_letters(text: str) -> Answer:

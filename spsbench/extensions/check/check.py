@@ -89,8 +89,8 @@ class Checked:
         untold = self.refused or ("law" in self.plan.parts and self.law is None)
         if not untold and not verdicts:
             return AuditVerdict.NOT_AUDITED
-        held = not untold and {*of_modes, *of_texts[:1]} == {AuditVerdict.HELD}
-        return AuditVerdict.HELD if held else AuditVerdict.UNKNOWN
+        all_held = not untold and {*of_modes, *of_texts[:1]} == {AuditVerdict.HELD}
+        return AuditVerdict.HELD if all_held else AuditVerdict.UNKNOWN
 
 
 async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Checked:
@@ -238,7 +238,7 @@ async def compare_processed(
 
 def run_check(
     url: str | None,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     keep: Path | None = None,
     *,
     load: Callable[..., LocalModel] = load_weights,
@@ -251,13 +251,13 @@ def run_check(
         keep: file for the answers where the options name none.
         load: loads weights by name.
     """
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     if url is None:
-        journal = Journal(Path(given["resume"]), resume=True, asks=False)
-        plan = read_check_options(journal.path, journal.plan, given)
+        journal = Journal(Path(options["resume"]), resume=True, asks=False)
+        plan = read_check_options(journal.path, journal.plan, options)
         load = partial(load, offline=True)
     else:
-        (plan,) = parse(given, CheckOptions)
+        (plan,) = parse(options, CheckOptions)
         plan = replace(plan, url=check_address(url))
         journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
     by_name = plan.processors.changed | ({"adapter": plan.adapter} if plan.adapter else {})

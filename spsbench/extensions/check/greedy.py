@@ -120,8 +120,8 @@ def rounding_between(pairs: Sequence[tuple[Answer, Answer]]) -> float:
 
 def unbalanced_in(base: Answer | None, text: Answer) -> str:
     """Return why a text, or what it is compared with, does not balance; empty if both do."""
-    own = text.miscount(math.inf) or text.misstatement()
-    return own or (base.misstatement() if base else "")
+    reason = text.miscount(math.inf) or text.misstatement()
+    return reason or (base.misstatement() if base else "")
 
 
 def compare_best(
@@ -231,7 +231,7 @@ def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, A
         chosen = np.array([(dict(row)[key], row[0][1]) for row, key in rows] or [(0.0, 0.0)])
         lost = chosen[:, 1] - chosen[:, 0]
         stated = zip(text.own, chosen[:, 0].tolist(), strict=False)
-        apart = [abs(own - logprob) for own, logprob in stated if own > UNLISTED]
+        apart = [abs(said - logprob) for said, logprob in stated if said > UNLISTED]
         measured.append(((lost == 0).mean(), lost.mean(), np.median(apart or [0.0])))
     same, lost_nats, nats = np.median(measured, axis=0).tolist()
     if nats > APART:
@@ -253,14 +253,14 @@ def shared_texts(answers: Sequence[Answer]) -> set[str]:
     shared: set[str] = set()
     for answer in answers:
         widest = max(map(len, answer.stated), default=0)
-        for row, key, own in zip(answer.stated, answer.keys, answer.own, strict=False):
+        for row, key, beside in zip(answer.stated, answer.keys, answer.own, strict=False):
             if BY_ID.fullmatch(key):
                 continue
             listed = resolve_row(row)
             counts = Counter(text for text, _ in listed)
             shared |= {text for text, count in counts.items() if count > 1 or not is_whole(text)}
-            is_stated = own != 0.0 and own > UNLISTED  # engines write 0 for none
-            apart = [abs(logprob - own) for text, logprob in listed if text == key]
+            is_stated = beside != 0.0 and beside > UNLISTED  # engines write 0 for none
+            apart = [abs(logprob - beside) for text, logprob in listed if text == key]
             shared |= {key} if is_stated and apart and min(apart) > SAME else set()
             if len(row) < widest and 1 - sum(chance(lp) for _, lp in listed) > ROUNDED:
                 shared |= counts.keys()

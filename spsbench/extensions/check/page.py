@@ -59,7 +59,7 @@ def server(checked: Checked) -> str:
 
 
 def check_tables(checked: Checked) -> list[TextTable]:
-    """Return the tables of all figures that there are."""
+    """Return the tables of all figures that there are; those without rows are left out."""
     listed = []
     rows: list[tuple[str, ...]]
     if sampled := checked.law:

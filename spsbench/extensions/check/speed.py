@@ -137,8 +137,8 @@ def compare_requests(
 
         return sums.estimate(ratio, ONE) if sums else None
 
-    known = own_level.machine is not None and other.machine
-    machine = own_level.machine / other.machine if known else None  # type: ignore[operator]
+    both = own_level.machine is not None and other.machine
+    machine = own_level.machine / other.machine if both else None  # type: ignore[operator]
     figures = better(TTFT, ONE), better(DECODING, FOLLOWING), better(SECONDS, TOKENS)
     return Ratios(concurrency, len(pairs), *figures, machine)
 

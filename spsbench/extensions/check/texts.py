@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -15,21 +15,14 @@ from spsbench.extensions.check.weights import LocalModel
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, contradiction, counters, of_answers, page_delta
 from spsbench.serving.address import BASELINE_KEY, KEY
-from spsbench.serving.engines import Answer, Ask, Kind, Server, detect_engine, probe_streams
+from spsbench.serving.engines import Answer, Ask, Server, detect_engine, probe_streams
 from spsbench.serving.http import Client, HttpLimits
 from spsbench.untrusted import cut
 
 GREEDY = 8  # prompts at temperature 0
-SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, and how it is read
-    "kind": Kind,
-    "model": str,
-    "version": str,
-    "top": int,
-    **dict.fromkeys(("takes_ids", "rescores", "gives_ids", "ids_alone"), bool),
-    **dict.fromkeys(("refused", "uncertain"), tuple),
-    "no_greedy": str,
-    "digit": float,
-}
+OF_CONNECTION = ("client", "streams")  # fields of a server that end with the check
+KEPT = {name: kind for name, kind in get_type_hints(Server).items() if name not in OF_CONNECTION}
+"""What is kept of a server, by name, with its type."""
 OWN, BASE = "server", "baseline"
 MAY_DO_IT = "its own {}, which it does not let be switched off, may do it"
 CONNECTING = "connecting"
@@ -109,7 +102,7 @@ class CheckTexts:
             server = await detect_engine(client, model, chat=plan.chat)
             self.servers[name] = server
             await probe_streams(server, chat=plan.chat)
-            self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
+            self.journal.note(kept, {name: getattr(server, name) for name in KEPT})
 
     async def metrics(self) -> Any:
         """Return the server's /metrics page; None if it has none, or no server is asked."""
@@ -249,5 +242,5 @@ def why_unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -
 
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:
     """Return the server of kept answers, which is never asked; older files lack some values."""
-    known = {name: read for name, read in SERVER_FIELDS.items() if name in values}
-    return Server(client, **{name: read(values[name]) for name, read in known.items()})
+    kept = {n: msgspec.convert(values[n], kind) for n, kind in KEPT.items() if n in values}
+    return Server(client, **kept)

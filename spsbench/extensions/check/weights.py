@@ -48,15 +48,10 @@ class Cut:
         return 2 * self.rounding + MASS if self.top_k or self.top_p < 1 else 0.0
 
 
-def softmax(logits: Floats, temperature: float) -> Floats:
-    """Return the distributions [n, V] of logits at a temperature."""
-    probs = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
-    return np.asarray(probs / probs.sum(1, keepdims=True))
-
-
 def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
     """Return the cut distributions [n, V], and [n] whether rounding cannot move the edge there."""
-    probs, sure = softmax(logits, temperature), np.ones(len(logits), np.bool_)
+    probs = distributions_of(logits, WarpSettings(temperature)).probs
+    sure = np.ones(len(logits), np.bool_)
     if not cut.moved or not len(probs):
         return probs, sure
     at = 1.0 if cut.first else temperature  # what the cut looks at

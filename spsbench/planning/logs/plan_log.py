@@ -17,7 +17,7 @@ from spsbench.planning.logs.tokens import LogTokenizer, log_tokenizer
 from spsbench.settings.cell import DISTRIBUTION, WARP, WarpSettings
 from spsbench.settings.commands import Candidates, LogOptions, Planning
 from spsbench.settings.execution import Access
-from spsbench.settings.options import options_of, parse
+from spsbench.settings.options import is_given, options_of, parse
 from spsbench.settings.processors import PROCESSORS
 from spsbench.spec import Spec
 

@@ -6,7 +6,7 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import END
 from spsbench.extensions.check.greedy import check_same_model, expect_by_weights
-from spsbench.extensions.check.weights import LocalModel, softmax
+from spsbench.extensions.check.weights import Cut, LocalModel, cut_probs
 from spsbench.serving.engines import Answer
 
 LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, -1.0], [0.0, 1.0, 2.0, -1.0, 0.5]])
@@ -40,7 +40,7 @@ def test_masses_are_the_probs_at_the_temperature(temperature):
     assert text.keys[0] == ["#0", "#1", "#2", "#3", "#4", END]
     assert text.mass[0] == pytest.approx([*probs(0, temperature)[:4], 0, probs(0, temperature)[4]])
     assert text.emitted.tolist() == [0, text.keys[1].index("#1")]
-    assert softmax(LOGITS, temperature)[1] == pytest.approx(probs(1, temperature))
+    assert cut_probs(LOGITS, temperature, Cut())[0][1] == pytest.approx(probs(1, temperature))
 
 
 def test_the_end_that_is_not_listed_is_one_more_token():

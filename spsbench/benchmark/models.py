@@ -109,13 +109,6 @@ def memory(
     return measure_bandwidth(experiment.threads, sizes)
 
 
-def measured_again(memory: Memory, threads: int | None) -> Memory:
-    """Return the better of two measurements: other work can only have lowered the first."""
-    again = measure_bandwidth(threads, memory.weights)
-    again.bandwidth = max(memory.bandwidth, again.bandwidth)
-    return again
-
-
 def measure_bandwidth(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
     """Measure the memory bandwidth, and whether other work ran meanwhile."""
     before = read_clocks()

@@ -64,8 +64,7 @@ class Run:
         """Return Figure 1 of the paper as PNG, and write it to `path` if given."""
         from spsbench.reports.plots import png
 
-        table = self.tables[0]
-        image = png(table.figure)
+        image = png(self.tables[0].figure)
         if path is not None:
             Path(path).write_bytes(image)
         return image

@@ -295,10 +295,9 @@ def answer(
         return
     lines = comparison.lines() if comparison else []
     if format == "html":
-        lines = [*lines, *advice(speculative, comparison)]
-        chat, system = how["chat"], how["system"]
-        ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
+        ids = ids_of(pair.loaded, prompt, chat=how["chat"], system=how["system"])
         prompt_ids = ids if isinstance(ids, list) else list(ids.ids or ())
+        lines += advice(speculative, comparison)
         write_page(pair, list(texts.values()), prompt, prompt_ids, lines, out)
         return
     if stats:

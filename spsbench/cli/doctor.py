@@ -118,7 +118,6 @@ def examine_machine() -> dict[str, Any]:
     Takes up to 3 s if the hub does not answer. Tokens are omitted; only their presence is reported.
     """
     from spsbench.models import hub
-    from spsbench.models.hub import cache_folder
 
     hub.quiet_libraries()
     others = at_work(LOOKED)
@@ -135,7 +134,7 @@ def examine_machine() -> dict[str, Any]:
             f"{others:.1f} threads of other programs run or wait for one of {os.cpu_count()} "
             "processors: timings would be disturbed. Wait until they end"
         )
-    cache = cache_folder()
+    cache = hub.cache_folder()
     home = next(path for path in (cache, *cache.parents) if path.exists())
     if not home.is_dir() or not os.access(home, os.W_OK):
         warnings.append(f"the model cache cannot be written ({cache}): set HF_HOME to your own")

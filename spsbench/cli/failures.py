@@ -99,7 +99,8 @@ def describe_error(error: BaseException) -> tuple[str, int]:
     if is_panic(error):
         todo = "Check tokenizer.json, or fetch the model again"
         return f"a library failed ({first_line(error)}): expected to go on. {todo}", Exit.DATA
-    if is_non_finite(error):
+    loop = sys.modules.get("spsbench.loop.decode")  # which other errors do not import
+    if loop is not None and isinstance(error, loop.NonFiniteError):
         todo = "Check the weights, or try --dtype float32"
         return f"{error}: expected finite numbers. {todo}", Exit.FAILED_SAMPLES
     return f"internal: {type(error).__name__}: {first_line(error)}", Exit.INTERNAL
@@ -112,12 +113,6 @@ def too_long(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-def is_non_finite(error: BaseException) -> bool:
-    """Return whether logits were not finite, without importing `loop.decode`."""
-    loop = sys.modules.get("spsbench.loop.decode")
-    return loop is not None and isinstance(error, loop.NonFiniteError)
 
 
 def debugging() -> bool:

@@ -73,14 +73,14 @@ def report(
     from spsbench.cli.publish import publish, show_changes
     from spsbench.reports.run_tables import report_on
 
+    if plot is not None:
+        check_plot(plot)
     column_names = [name.strip() for name in (chosen.columns or "").split(",") if name.strip()]
     run_report = report_on(runs, by_group=by is not None, selected=column_names, paper=chosen.paper)
     if by is not None and not any(row.group for table in run_report.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(run_report, form, out)
     if plot is not None:
-        from spsbench.cli.publish import save_plot
-
         if len(run_report.tables) > 1:
             raise UsageError(
                 f"--plot with {len(run_report.tables)} tables: expected one. Name one run"

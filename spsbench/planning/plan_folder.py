@@ -114,7 +114,11 @@ def check_plan_records(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Make a plan's folder, or resume it, and return its record; MismatchError: another plan."""
+    """Make a plan's folder, or resume it, and return its record; `overwrite` moves it aside.
+
+    Raises:
+        MismatchError: another plan, or one that is there without `resume` or `overwrite`.
+    """
     check_writable(folder)
     exists = (folder / NAME).is_file()
     if exists and place.overwrite:

@@ -131,9 +131,10 @@ def temperatures_of(text: str | None) -> list[float]:
 def plan_options(
     options: Mapping[str, Any], temperatures: Sequence[float], adapters: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the options of each plan: of several, each in a folder of `--out`.
+    """Return the options of each plan, of which several are each in a folder of `--out`.
 
-    Adapters follow the base without one, which is compared with them.
+    They differ by temperature, or else by adapter: the base, without one, is first, and compared
+    with each.
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:
@@ -173,15 +174,17 @@ def run_plans(
     else:
         shares = several and "adapter" not in option_sets[0]  # the models of each are its own
         pair = shared_models(parse(option_sets[0], *PLAN_OPTIONS)[-1]) if shares else None
-        with graceful(plan_interrupted) as interrupt, deferred_progress() as watch:
-            callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
+        command = resume_command()
+        farewell = f"stopped. Continue with: {command}"
+        with graceful(lambda: farewell) as interrupt, deferred_progress() as watch:
+            callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": command}
             callbacks |= {"stop": lambda: interrupt.requested, "pair": pair}
             for options in option_sets:
                 if plans and "adapter" in options and options.get("out"):
                     share_costs(plans[0].folder, Path(options["out"]))
                 plan = make_plan(task, **callbacks, **options)
                 if plan is None:
-                    say(plan_interrupted())
+                    say(farewell)
                     return interrupt.code
                 plans.append(plan)
     reports = [plan.report for plan in plans]
@@ -238,11 +241,6 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
         )
     for line in cast("list[str]", make_plan(task, dry_run=True, **options)):
         print(with_flags(line))
-
-
-def plan_interrupted() -> str:
-    """Return the message that names the command to resume."""
-    return f"stopped. Continue with: {resume_command()}"
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:

@@ -242,8 +242,8 @@ class Sampled:
     async def _rounding(self, mode: Mode) -> Band:
         """Measure the difference between two statements of the same distributions without a draft.
 
-        The statements are on texts of the baseline, else on first tokens of the server, which have
-        no draft.
+        They are on texts of the baseline, else on first tokens of the server. What is stated alone
+        is as exact as its digits; without log-probabilities of that server the band is 0.
         """
         name = BASE if BASE in self.servers else OWN
         if mode is Mode.STATED:

@@ -176,7 +176,8 @@ class RequestReader:
     def _keep(self, custom_id: str, entry: dict[str, Any], body: object) -> None:
         """Keep the prompt of a batch's request until its answer comes.
 
-        An id that names another request is that of a later batch if the first was answered.
+        An id that names another request is that of a later batch if the first was answered; else
+        neither is kept.
         """
         account = Account(entry)
         sampling = [body] if isinstance(body, dict) else []

@@ -68,7 +68,6 @@ def plan(
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format)
-    display: dict[str, Any] = {"form": form, "chart": chart}
     temperatures = temperatures_of(temperature)
     if len(temperatures) == 1:
         options["temperature"] = temperatures[0]
@@ -89,6 +88,7 @@ def plan(
         return
     check_without_log(options)
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
+    how: dict[str, Any] = {"form": form, "chart": chart, "plot": plot, "fit": fitting}
 
     if fitting is not None and options.get("trace") and options.get("costs") is None:
         raise typer.Exit(fit_on(fitting, [Path(path) for path in options["trace"]]))
@@ -102,9 +102,7 @@ def plan(
         options |= {"temperature": temperature} if len(temperatures) > 1 else {}  # is refused
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
-            raise typer.Exit(
-                run_plans(None, Path(what), [options], plot=plot, fit=fitting, **display)
-            )
+            raise typer.Exit(run_plans(None, Path(what), [options], **how))
         if places != ["resume"]:
             raise UsageError(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
@@ -115,8 +113,9 @@ def plan(
             f"{what} is a run: expected a task, or a plan. Plan from its texts with --log {run}, "
             f"from its traces with --trace {run} --costs FILE"
         )
-    option_sets = plan_options(options, temperatures, adapter or ())
-    raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **display))
+    raise typer.Exit(
+        run_plans(what, None, plan_options(options, temperatures, adapter or ()), **how)
+    )
 
 
 def temperatures_of(text: str | None) -> list[float]:
@@ -144,9 +143,8 @@ def plan_options(
     if len(values) < 2:
         return [dict(options)]
     out = options.get("out")
-    places = [{} if out is None else {"out": Path(out) / folder} for folder in values]
-    pairs = zip(values.values(), places, strict=True)
-    return [{**options, **place, name: value} for value, place in pairs]
+    places = {folder: {} if out is None else {"out": Path(out) / folder} for folder in values}
+    return [{**options, **places[folder], name: value} for folder, value in values.items()]
 
 
 def run_plans(

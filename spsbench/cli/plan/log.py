@@ -36,9 +36,8 @@ def plan_from_log(
         write(to_json_line({"schema": SCHEMA, **answer.values()}))
     elif form == "table":
         warnings = [f"warning: {line}\n" for line in answer.warnings()]
-        write("".join([*warnings, format_tables(answer.tables())]))
-        write("".join([*warnings, with_flags(answer.sentence()), "\n"]))
-        write("".join(f"{line}\n" for line in answer.pasted()))
+        lines = [f"{with_flags(answer.sentence())}\n", *(f"{line}\n" for line in answer.pasted())]
+        write("".join([*warnings, format_tables(answer.tables()), *warnings, *lines]))
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)
     if plot is not None:

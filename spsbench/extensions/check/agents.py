@@ -176,7 +176,7 @@ async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> 
     )
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """Return a value of a server for a line."""
     return repr(cut(value, LONGEST) if isinstance(value, str) else value)
 
@@ -188,17 +188,17 @@ def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -
         lines.append("a character of several bytes is split")
     elif reply.thoughts + reply.text == base.thoughts + base.text != "" and reply.text != base.text:
         lines.append(
-            f"thoughts end elsewhere: answer {shown(reply.text)}, {where} {shown(base.text)}"
+            f"thoughts end elsewhere: answer {quoted(reply.text)}, {where} {quoted(base.text)}"
         )
     else:
         pairs = (("text", base.text, reply.text), ("thoughts", base.thoughts, reply.thoughts))
-        lines += [f"{n} {shown(b)}, {where} {shown(a)}" for n, a, b in pairs if a != b]
+        lines += [f"{n} {quoted(b)}, {where} {quoted(a)}" for n, a, b in pairs if a != b]
     for before, after in zip(base.calls, reply.calls, strict=False):
         lost = before[1].removesuffix(after[1]) if before[0] == after[0] else ""
         if after[1] and lost and lost != before[1]:
-            lines.append(f"arguments lack their beginning {shown(lost)}")
+            lines.append(f"arguments lack their beginning {quoted(lost)}")
         elif before != after:
-            lines.append(f"call {shown(' '.join(after))}, {where} {shown(' '.join(before))}")
+            lines.append(f"call {quoted(' '.join(after))}, {where} {quoted(' '.join(before))}")
     if len(base.calls) != len(reply.calls):
         lines.append(f"{len(reply.calls)} calls, {where} {len(base.calls)}")
     if counts:
@@ -206,7 +206,7 @@ def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -
         for name, words in names.items():
             a, b = getattr(base, name), getattr(reply, name)
             if a != b and (None not in (a, b) or name == "finish"):
-                lines.append(f"{words} {shown(b)}, {where} {shown(a)}")
+                lines.append(f"{words} {quoted(b)}, {where} {quoted(a)}")
     return lines
 
 
@@ -217,12 +217,12 @@ def wrong_calls(reply: Reply, forced: bool) -> list[str]:
         try:
             msgspec.json.decode(arguments, type=TOOLS[name])
         except KeyError:
-            lines.append(f"no tool {shown(name)}")
+            lines.append(f"no tool {quoted(name)}")
         except (ValueError, UnicodeError) as error:
             if reply.finish != "length":
-                lines.append(f"arguments {shown(arguments)} of {name}: {first_line(error)}")
+                lines.append(f"arguments {quoted(arguments)} of {name}: {first_line(error)}")
     if any(mark in reply.text for mark in ("<tool_call>", *(f'"{name}"' for name in TOOLS))):
-        lines.append(f"text of a call inside the answer {shown(reply.text)}")
+        lines.append(f"text of a call inside the answer {quoted(reply.text)}")
     if forced and not reply.calls and reply.finish != "length":
         lines.append("no call, though one was forced")
     return lines

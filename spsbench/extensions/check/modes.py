@@ -27,8 +27,6 @@ LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
 JSON_TOKENS = 192  # at most in an answer under a schema
 CACHED = ("prefix_cache_hits", "prefix_cache_hits_total")  # how names of counters end
-
-
 SCHEMAS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     name: (json.loads(row["schema"]), row["prompt"]) for name, row in TABLE["schemas"].items()
 }

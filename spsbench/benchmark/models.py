@@ -81,7 +81,7 @@ def without_idle_draft(request: CellRequest) -> CellRequest:
 
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
-    """Return the folder of every model of some cells."""
+    """Return the folder of every model of some cells but those that are served elsewhere."""
     models = dict.fromkeys(model for cell in cells for model in cell.models if not model.served)
     return {m: locate_shape(m, access) if m.random else locate(m, access) for m in models}
 

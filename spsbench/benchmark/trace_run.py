@@ -56,10 +56,8 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
     identity: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     identity |= {"adapter": model.adapter} if model.adapter else {}
     if model.random:
-        return identity | {
-            "weights": model.weights,
-            "config": hash_file(folder / "config.json")[:16],
-        }
+        config = hash_file(folder / "config.json")[:16]
+        return identity | {"weights": model.weights, "config": config}
     if model.quantised is not None:
         identity["weights"] = model.weights
     files = hash_files(folder, model.adapter)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from spsbench.errors import UnavailableError, as_it_is
 from spsbench.serving import wire
 from spsbench.serving.wire import (
@@ -56,7 +54,7 @@ class AbortedError(UnavailableError):
 
 @dataclass(slots=True)
 class Answer:
-    """One continuation."""
+    """One continuation; `msgspec.to_builtins` and `read_json` keep and read it."""
 
     text: str
     keys: list[str]  # keys of the tokens that the engine lists
@@ -125,15 +123,6 @@ class Answer:
         if text not in spelled or reasoning not in spelled:
             return "lists tokens that do not spell its text"
         return ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for a line of a file."""
-        return dict(msgspec.to_builtins(self))
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Answer":
-        """Read the values written by `to_json`."""
-        return read_json(values, cls)
 
 
 class AnswerReader:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import AnswerReader, SglangReader
@@ -339,7 +341,7 @@ async def _probe(server: Server, *, chat: bool) -> None:
 
 
 async def probe_ids(server: Server) -> None:
-    """Set `takes_ids` and `rescores` by completions of prompts as ids."""
+    """Set `takes_ids` and `rescores` by prompts as ids, of engines that may take them."""
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return
     try:
@@ -369,8 +371,8 @@ async def probe_streams(server: Server, *, chat: bool = False) -> None:
         return
     ask = Ask("The", 3, server.coldest, top=server.top, chat=chat)
     try:
-        whole = (await server.answer(ask)).to_json()
-        parts = (await server.answer(replace(ask, stream=True))).to_json()
+        whole = msgspec.to_builtins(await server.answer(ask))
+        parts = msgspec.to_builtins(await server.answer(replace(ask, stream=True)))
     except (DataError, UnavailableError):
         return
     names = ("keys", "ids", "prompt_ids", "prompt_tokens", "finish", "counts", "count")

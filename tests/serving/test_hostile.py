@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 
 import spsbench
@@ -35,7 +36,7 @@ async def whole(url: str, schema: str, chat: bool) -> None:
         server = Server(client, Kind(schema), "table", top=1)
         answer = await server.answer(Ask("a", MOST, chat=chat))
         of_answers([answer])
-        json.dumps(answer.to_json())
+        json.dumps(msgspec.to_builtins(answer))
 
 
 @EVERY

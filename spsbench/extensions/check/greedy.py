@@ -207,7 +207,11 @@ def expect_by_itself(text: Answer) -> Answer | None:
 def expect_by_weights(
     weights: LocalModel, prompt: Sequence[int], text: Answer
 ) -> tuple[Answer | None, Answer]:
-    """Return what the weights expect of a text, and the text by its ids."""
+    """Return what the weights expect of a text, None without tokens, and the text by its ids.
+
+    Raises:
+        DataError: its tokens are none of the weights' vocabulary.
+    """
     ids = weights.tokens(text)
     listed = len(text.ids if text.ids is not None else text.keys)
     if any(i >= len(weights.texts) for i in ids) or len(ids) < min(4, listed):

@@ -17,6 +17,7 @@ from spsbench.serving.acceptance import Acceptance, contradiction, counters, of_
 from spsbench.serving.address import BASELINE_KEY, KEY
 from spsbench.serving.engines import Answer, Ask, Server, detect_engine, probe_streams
 from spsbench.serving.http import Client, HttpLimits
+from spsbench.serving.wire import read_json
 from spsbench.untrusted import cut
 
 GREEDY = 8  # prompts at temperature 0
@@ -187,8 +188,8 @@ class CheckTexts:
             nonlocal done
             # Streamed, where a stream has all: tokens are progress (`Limits.timeout`).
             request = partial(server.answer, replace(ask, stream=server.streams))
-            key, write = f"{name}/{key}", Answer.to_json
-            answer = await self.journal.get(key, Answer.from_json, request, write)
+            key, read = f"{name}/{key}", partial(read_json, schema=Answer)
+            answer = await self.journal.get(key, read, request, msgspec.to_builtins)
             self.remark_length(name, answer, ask.tokens)
             if name == OWN:
                 self.answers.append(answer)

@@ -4,7 +4,9 @@ import gzip
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
+import msgspec
 import pytest
 
 from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError
@@ -13,10 +15,12 @@ from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.options import MODES
 from spsbench.serving.engines import Answer
+from spsbench.serving.wire import read_json
 from spsbench.store.log import Log
 from tests.extensions.check.stubs import Plan, check, weights
 from tests.oracles.stub import Engine, Stub, serving
 
+READ = partial(read_json, schema=Answer)
 PLAN = Plan("http://localhost:1")
 ANSWER = Answer("a", ["a"], [-0.5], [[("a", -0.5), ("b", -math.inf)]], "length")
 
@@ -26,7 +30,7 @@ def path(tmp_path):
     path = tmp_path / "kept.jsonl"
     journal = begun(path)
     for number in range(3):
-        journal.keep(f"server/greedy/{number}", ANSWER.to_json())
+        journal.keep(f"server/greedy/{number}", msgspec.to_builtins(ANSWER))
     journal.close()
     return path
 
@@ -45,7 +49,7 @@ def test_the_file_appears_with_the_first_answer(tmp_path):
     path = tmp_path / "kept.jsonl"
     journal = begun(path)
     assert list(tmp_path.iterdir()) == []
-    journal.keep("server/greedy/0", ANSWER.to_json())
+    journal.keep("server/greedy/0", msgspec.to_builtins(ANSWER))
     assert "server/greedy/0" in path.read_text()
     journal.close()
     with pytest.raises(UsageError):
@@ -56,7 +60,7 @@ def test_answers_come_back_as_they_were(path):
     journal = resumed(path)
     assert len(journal) == 3
     assert "server/greedy/2" in journal
-    answer = journal.read("server/greedy/2", Answer.from_json)
+    answer = journal.read("server/greedy/2", READ)
     assert answer.stated == [[("a", -0.5), ("b", -9999.0)]]  # as engines write it
     assert replace(answer, stated=ANSWER.stated) == ANSWER
 
@@ -108,7 +112,7 @@ def test_an_answer_of_another_version_is_named(path, value):
     with Log(path) as log:
         log.append({"key": "server/greedy/3", "value": value})
     with pytest.raises(DataError):
-        resumed(path).read("server/greedy/3", Answer.from_json)
+        resumed(path).read("server/greedy/3", READ)
 
 
 def test_one_check_writes_a_file(path):

@@ -78,8 +78,8 @@ def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
     """Time one short generation, after a shorter warm-up: seconds once, and for each token."""
     for tokens in (WARM_UP, TOKENS):
-        few = min(tokens, cell.max_new_tokens)
-        short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
+        count = min(tokens, cell.max_new_tokens)
+        short = cell.but(max_new_tokens=count, ignore_eos=True, stop=())
         began = time.perf_counter()
         record = run_job(job._replace(cell=short), models)
         spent = time.perf_counter() - began

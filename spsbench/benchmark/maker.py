@@ -64,7 +64,7 @@ class Maker(Work):
     """Makes the records of units with models that stay loaded, here or in a worker's process.
 
     Args:
-        cells: of all units.
+        cells: those of all units.
         warmup: generations of each cell that are made before one is recorded; without any, the
             first record of this process is flagged.
         expected: the driver's environment, which a worker must have.

@@ -5,6 +5,7 @@ A schedule that reads the draft's distributions is traced by its stops along the
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -193,14 +194,13 @@ def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
 def scheduled_slots(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
     """Return [L] the slots, of `most`, that a schedule drafts from each position along a text.
 
-    `k` is called as in a first round: adaptation from round to round is left out.
+    `k` is called as in a first round: adaptation from round to round is left out. A schedule that
+    goes on through all of `sure` [n, V] drafts its k.
     """
     stops = np.zeros(length, np.uint8)
     for at in range(length):
         k = min(schedule.k(()), most)
-        ends = min(k, len(sure) - at)
-        taken = 0
-        while taken < ends and bool(schedule.go_on(sure[at + taken])):
-            taken += 1
-        stops[at] = k if taken == ends else taken
+        rows = sure[at : at + k]
+        taken = sum(1 for _ in takewhile(schedule.go_on, rows))
+        stops[at] = k if taken == len(rows) else taken
     return stops

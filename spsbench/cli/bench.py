@@ -135,10 +135,8 @@ def run_experiment(
 
 
 def resume_command(folder: Path | None = None) -> str:
-    """Return this command line with `--resume`, and with `--out` where it names no `folder`."""
+    """Return this command line with `--resume`, and with `--out folder` where it has no `--out`."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    if folder is not None and not any(
-        word in ("--out", "-o") or word.startswith("--out=") for word in words
-    ):
-        words += ["--out", str(folder)]
+    is_named = any(word in ("--out", "-o") or word.startswith("--out=") for word in words)
+    words += [] if folder is None or is_named else ["--out", str(folder)]
     return shlex.join(["sps", *words, "--resume"])

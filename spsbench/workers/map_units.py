@@ -45,7 +45,7 @@ def map_units(
         units: taken one at a time, as workers become free.
         take: takes a unit and its result, or the exception that it raised; what it writes is on
             disk when it returns.
-        threads: of each worker, as the user asked; None = its share of the machine.
+        threads: each worker's, as the user asked; None = its share of the machine.
         stop: polled at least once a second; True ends the workers with what they are at.
 
     Raises:

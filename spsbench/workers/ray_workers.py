@@ -39,7 +39,7 @@ class RayPool(AbstractContextManager[Pool]):
 
     Args:
         work: gets its `threads`, and how many are `beside` each other.
-        threads: that were asked for; None: as many as the smallest node has cores.
+        threads: each worker's; None: as the smallest node has cores, or 1 core beside a GPU.
         device: each worker has a GPU where it is one.
 
     Raises:

@@ -119,7 +119,7 @@ class CheckTexts:
         """Return what the engine tells of the drafts in answers of the server; None: nothing.
 
         Args:
-            part: of the check, by which the counters are kept.
+            part: names the kept counters.
             before: counters before `answers` were asked for, whose own counts come first.
         """
         counts = of_answers(answers)

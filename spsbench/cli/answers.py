@@ -318,10 +318,8 @@ COMMAND = re.compile(r"/\w*+(\s|$)")
 """Pattern of a command; a path, with its second slash, is a message."""
 
 
-def converse(
-    pair: Pair, screen: Screen, *, system: str | None, truncate: bool, stats: bool
-) -> None:
-    """Hold a conversation until /exit or Ctrl-D."""
+def converse(pair: Pair, screen: Screen, *, stats: bool, **how: Any) -> None:
+    """Hold a conversation until /exit or Ctrl-D; `how` has `system` and `truncate`."""
     with contextlib.suppress(ImportError):  # line editing where the platform has it
         import readline  # noqa: F401
 
@@ -338,7 +336,9 @@ def converse(
             say(f"no command {line}: expected {', '.join(COMMANDS)}. To say it, begin with //")
         elif line:
             question = {"role": "user", "content": line[1:] if line.startswith("//") else line}
-            answer = answer_turn(pair, screen, [*messages, question], system, truncate, stats, turn)
+            # Independent noise for every turn: the same numbers would correlate the answers.
+            how["sample"] = f"turn {turn}"
+            answer = answer_turn(pair, screen, [*messages, question], stats, **how)
             if answer is not None:
                 messages += [question, {"role": "assistant", "content": answer}]
             turn += 1
@@ -354,21 +354,12 @@ def read_line() -> str | None:
 
 
 def answer_turn(
-    pair: Pair,
-    screen: Screen,
-    messages: list[dict[str, str]],
-    system: str | None,
-    truncate: bool,
-    stats: bool,
-    turn: int,
+    pair: Pair, screen: Screen, messages: list[dict[str, str]], stats: bool, **how: Any
 ) -> str | None:
     """Print an answer and return its text, even if interrupted; None if an error was printed."""
     generation = None
     try:
-        # Independent noise for every turn: the same numbers would correlate the answers.
-        generation = pair.generation(
-            messages, system=system, truncate=truncate, sample=f"turn {turn}"
-        )
+        generation = pair.generation(messages, **how)
         for update in generation:
             screen.show(update.pieces)
         screen.end()

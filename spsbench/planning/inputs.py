@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.trace_run import draft_identity, head_of
+from spsbench.benchmark.trace_run import draft_identity, trace_source
 from spsbench.errors import DataError, MismatchError, UsageError
 from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
@@ -136,7 +136,7 @@ def check_head(
 ) -> None:
     """Raise MismatchError where a trace has other models or another sampling than the cells."""
     if traces.head is not None:
-        refuse(head_of(cells[0].auto_regressive, folders), traces.head, where)
+        refuse(trace_source(cells[0].auto_regressive, folders), traces.head, where)
     for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
         recorded = traces.drafts.get(drafting)
         if recorded is not None:

@@ -196,7 +196,8 @@ async def compare_greedy(
         result.repeated = [text.text for text in bases] == [text.text for text in again]
         return result
     if scored:
-        return compare_served("the weights", *zip(*scored, strict=True))
+        bases_by_weights, by_id = zip(*scored, strict=True)
+        return compare_served("the weights", bases_by_weights, by_id)
     return compare_best(greedy, None)
 
 
@@ -223,7 +224,8 @@ async def compare_processed(
     def compared(processors: Processors | None) -> ServerGreedy:
         under = weights.under(processors)
         scored = [expect_by_weights(under, *pair) for pair in zip(prompts, answers, strict=True)]
-        return compare_served("the weights", *zip(*scored, strict=True), tolerance=tolerance)
+        bases, by_id = zip(*scored, strict=True)
+        return compare_served("the weights", bases, by_id, tolerance=tolerance)
 
     result = compared(by)
     others: dict[str, Processors | None] = {"without any of them": None}

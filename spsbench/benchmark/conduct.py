@@ -165,7 +165,7 @@ class Benchmark:
                         if (note := markup_note(models.tokenizer, plain)) is not None:
                             log.info(f"note: {note}")
                     of_cells[cell.id] = digests[key]
-        manifest.experiment |= {"samples": ids, "prompts": prompts, "prompt_ids": of_cells}
+        manifest.experiment.update(samples=ids, prompts=prompts, prompt_ids=of_cells)
         return manifest
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:

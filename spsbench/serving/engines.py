@@ -204,11 +204,7 @@ class Server:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return the distribution that the server states for each of `tokens`, in one pass.
-
-        Raises:
-            DataError: it states fewer.
-        """
+        """Return what the server states for each of `tokens`, in one pass; DataError: too few."""
         is_sglang = self.kind is Kind.SGLANG
         ask = Ask((*prompt, *tokens), 1, self.coldest, top=self.top * is_sglang)
         path, body = self.request(ask)

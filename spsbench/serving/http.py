@@ -206,8 +206,7 @@ class Client:
         """Send `payload`, again after a transient failure; return the reader with the whole answer.
 
         Raises:
-            RefusedError: another status than 200. UnavailableError: no attempt was answered.
-            DataError: an answer of another schema.
+            RefusedError: no status 200. UnavailableError: no answer. DataError: another schema.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)

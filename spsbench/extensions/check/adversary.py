@@ -146,8 +146,9 @@ class Adversary:
 
 def first_tokens(text: Answer, n: int) -> Answer:
     """Return the first tokens of an answer, without their text."""
-    lists = {name: (getattr(text, name) or [])[:n] for name in ("keys", "own", "stated", "ids")}
-    return replace(text, text="", spelled="", count=n, **lists)
+    keys, logprobs, stated = text.keys[:n], text.own[:n], text.stated[:n]
+    first = replace(text, keys=keys, own=logprobs, stated=stated, ids=(text.ids or [])[:n])
+    return replace(first, text="", spelled="", count=n)
 
 
 def in_letters(text: str) -> Answer:

@@ -11,12 +11,13 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.terminal import write
-from spsbench.cli.verify import CODES
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
 from spsbench.registry import EXPECT, attribute_at, is_installed
 from spsbench.version import __version__
+
+CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
 def file(help: str) -> Any:

@@ -189,7 +189,7 @@ class CheckTexts:
             # Streamed, where a stream has all: tokens are progress (`Limits.timeout`).
             request = partial(server.answer, replace(ask, stream=server.streams))
             key, read = f"{name}/{key}", partial(read_json, schema=Answer)
-            answer = await self.journal.get(key, read, request, msgspec.to_builtins)
+            answer: Answer = await self.journal.get(key, read, request, msgspec.to_builtins)
             self.remark_length(name, answer, ask.tokens)
             if name == OWN:
                 self.answers.append(answer)

@@ -250,9 +250,10 @@ class Sampled:
             return Band.of_printed(max(server.digit for server in self.servers.values()))
         if not self.servers[name].top:
             return Band()
-        prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
-        asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)] if name == BASE else []
-        if name == OWN:
+        if name == BASE:
+            prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
+            asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)]
+        else:
             starts = chain.from_iterable(map(shorter_prompts, self.plan.texts))
             prompts = list(islice(starts, FIRSTS))
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]

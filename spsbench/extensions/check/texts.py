@@ -219,7 +219,7 @@ class CheckTexts:
                 return await job()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run(job)) for job in jobs]
+            tasks = [group.create_task(one(job)) for job in jobs]
         return [task.result() for task in tasks]
 
 

@@ -52,9 +52,7 @@ def plan_log(
         UsageError: options that say nothing of a log, or contradict each other.
         SpsError: files, drafters or models that cannot be used.
     """
-    remaining = {
-        name: value for name, value in options.items() if value not in (None, [], (), False)
-    }
+    remaining = {name: value for name, value in options.items() if is_given(value)}
     if refused := sorted(remaining.keys() - TAKEN):
         raise UsageError(
             f"`{refused[0]}` with a log: expected an option of drafters, sampling, tokenizer or "

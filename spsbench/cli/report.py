@@ -65,12 +65,7 @@ def report(
     if any(path.is_file() for path in runs):
         show_results(runs, form, out, [f"--{name}" for name, value in options.items() if value])
         return
-    if plot is not None:
-        from spsbench.cli.publish import check_plot
-
-        check_plot(plot)
-
-    from spsbench.cli.publish import publish, show_changes
+    from spsbench.cli.publish import check_plot, publish, save_plot, show_changes
     from spsbench.reports.run_tables import report_on
 
     if plot is not None:

@@ -161,7 +161,7 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
 
 
 def with_marks(tokenizer: Any) -> Any:
-    """Return `tokenizer`, or a decoder like it that also writes special tokens that mark thoughts.
+    """Return `tokenizer`, or an object of its `decode` alone that always writes marks of thoughts.
 
     Without the special token that ends it, a thought could not be told from the answer.
     """

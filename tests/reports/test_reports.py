@@ -25,6 +25,7 @@ from spsbench.reports.table import report_text
 from spsbench.reports.text import body, csv, csv_text, json, latex, report_markdown
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import RUN_SCHEMA
+from spsbench.store.run_folder import write_audits
 from spsbench.store.starts import Memory
 from tests.golden.make import GOLDEN
 from tests.reports import pages
@@ -135,6 +136,15 @@ def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
     (folder / "manifest.json").write_text(decoder.dumps(manifest))
     (table,) = report_on([folder]).tables
     assert [*map(table.paper_row, table.rows)] == [*map(asked.paper_row, asked.rows)]
+
+
+def test_an_audit_counts_the_records_of_its_own_run(tmp_path):
+    folders = [Path(shutil.copytree(GOLDEN / str(RUN_SCHEMA), tmp_path / n)) for n in ("a", "ab")]
+    row = report_on(folders[:1]).tables[0].whole[0]
+    audited = {"id": row.cell.id, "records": row.n + row.failures}
+    write_audits(folders[0], [pages.AUDIT | {"settings": audited}])
+    (section,) = report_on(folders).sections
+    assert not any(note.startswith("Made when") for note in section.notes)
 
 
 def test_a_figure_is_numbers_before_it_is_a_picture():

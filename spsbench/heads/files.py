@@ -65,15 +65,11 @@ def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> File
             f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )
     for path in paths:
-        safe = path.suffix == ".safetensors"
-        more = (
-            read_headers([path])
-            if safe
-            else {
-                name: TensorHeader(str(tensor.dtype), tuple(tensor.shape))
-                for name, tensor in load_pickle(path, "meta").items()
-            }
-        )
+        if path.suffix == ".safetensors":
+            more = read_headers([path])
+        else:
+            tensors = load_pickle(path, "meta")
+            more = {name: TensorHeader(str(t.dtype), tuple(t.shape)) for name, t in tensors.items()}
         if twice := sorted(more.keys() & headers.keys()):
             raise DataError(f"{twice[0]} twice ({path}): expected each tensor in one file")
         headers.update(more)

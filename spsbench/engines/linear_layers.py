@@ -143,12 +143,12 @@ def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) ->
 
 def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """Return parent and name of each stock embedding that looks up rows and does no more."""
-    slots = []
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
-                slots += [] if has_hooks(child) else [(parent, name)]
-    return slots
+    return [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Embedding and not (child.max_norm or child.sparse or has_hooks(child))
+    ]
 
 
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:

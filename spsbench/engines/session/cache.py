@@ -100,11 +100,8 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def forget(self, count: int, spare: int) -> None:
         """Drop the oldest `count` rows, and leave room for `spare` more than are kept."""
         self.base, self.length = self.base + count, self.length - count
-        room = self.length + spare
-        self.keys, self.values = (
-            self._moved(rows[:, :, count:], room) for rows in (self.keys, self.values)
-        )
-        self.capacity = room
+        self.keys, self.values = self.keys[:, :, count:], self.values[:, :, count:]
+        self.widen(self.length + spare)
 
     def _moved(self, old: Tensor, room: int) -> Tensor:
         batch, heads, _, width = old.shape

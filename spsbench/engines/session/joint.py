@@ -44,10 +44,8 @@ class SequenceSlice(NamedTuple):
 class TextLayers:
     """A layer's part of the caches of several texts, for a replay.
 
-    Lengths are as if each text ended where the pass of a stand-in does, after `end` tokens.
-
-    Attributes:
-        texts: numbers of all, as `SequenceSlice.numbers` gives them before the pass.
+    Lengths are as if each text ended where the pass of a stand-in does, after `end` tokens. `texts`
+    are the `SequenceSlice.numbers` of all, from before the pass.
     """
 
     def __init__(

@@ -339,17 +339,13 @@ class NetworkBody:
 class CpuNetworkReplay:
     """Makes the passes of a network over parts of a target: see `engines.replay.NetworkReplay`.
 
-    Args:
-        modules: the network first, and whatever else has weights that its passes read.
-
-    Attributes:
-        replays: the replays by the name of a pass.
+    `modules` are the network and all else whose weights its passes read.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._body, self._lock = NetworkBody(modules), Lock()
         self._modules = modules  # which live as long as their programs
-        self.replays: dict[Hashable, BodyReplay[NetworkRequest]] = {}
+        self.replays: dict[Hashable, BodyReplay[NetworkRequest]] = {}  # by the name of a pass
 
     def run(
         self,

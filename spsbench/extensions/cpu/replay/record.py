@@ -102,20 +102,12 @@ class Recording(NamedTuple):
 
 
 class RecordingCache(Cache):  # type: ignore[misc]
-    """Keys and values by layer, written by an operator that a recorder notes.
-
-    Args:
-        length: tokens in the cache before the pass.
-
-    Attributes:
-        past: keys and values [1, heads, n, width] by the number of a layer.
-        storages: of these: which of both, and the place of the layer in `past`.
-    """
+    """Keys and values by layer, written by an operator that a recorder notes."""
 
     def __init__(self, length: int) -> None:
-        self.length = length
-        self.past: dict[int, tuple[Tensor, Tensor]] = {}
-        self.storages: dict[int, tuple[OperandKind, int]] = {}
+        self.length = length  # tokens before the pass
+        self.past: dict[int, tuple[Tensor, Tensor]] = {}  # [1, heads, n, width], by layer
+        self.storages: dict[int, tuple[OperandKind, int]] = {}  # of both: the layer's place in past
         self.layers: list[Any] = []
 
     def update(

@@ -183,7 +183,7 @@ class LogPlan:
         """Replay all requests until `stop`, fill `rows` and the counts, and return the plan.
 
         Raises:
-            DataError: no usable request.
+            DataError: no usable request, or none that any method can be replayed on.
         """
         for request in self.reader:
             if self.stop():
@@ -206,6 +206,12 @@ class LogPlan:
                 f"no usable request ({cut(', '.join(map(str, self.reader.paths)), MAX_PATH)}; "
                 f"{self.reader.reasons()}): expected answers with token ids, or texts and a "
                 "`tokenizer`. See docs/howto/logs.md for the formats"
+            )
+        if not self.rows:
+            reasons = ", ".join([*self.unread, *self.without_q])
+            raise DataError(
+                f"nothing to replay ({reasons}): expected prompts that the draft model reads, and "
+                "probabilities for `verifier`. Name a `drafter` that looks up, or `verifier` match"
             )
         context = self.cached / self.requests
         plain = {id(tally): tally.predict(new_prompts=math.inf) for tally in self._plain.values()}

@@ -63,7 +63,7 @@ class QuantisedLinear(OverCodes):
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., out] of [..., in], multiplied in float32 or wider, in the dtype of `x`."""
+        """Return [..., out] of [..., in] in its dtype; but for codes of it by float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         if codes.numbers.dtype == x.dtype:

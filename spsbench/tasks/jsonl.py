@@ -1,12 +1,12 @@
 """The user's prompts, from a file; ROUGE-2 scores those with references.
 
 A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?, "json_schema"?,
-"system"?}`, or a question of Spec-Bench and MT-Bench, `{"question_id", "category", "turns",
-"reference"?}`; a line that is text, or a JSON string, is a prompt itself. A line for the user names
-all other fields. A chat model gets all turns, each after the answers to the turns before; a base
-model gets the first turn. The texts of a row follow its `json_schema`, and a chat begins with its
-`system`, each in place of the one of the command; a line for the user counts those that plain
-prompts do without.
+"system"?}`, a chat `{"messages"}` (system?, user, assistant?), or a question of Spec-Bench and
+MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line that is text, or a JSON
+string, is a prompt itself. A line for the user names all other fields. A chat model gets all turns,
+each after the answers to the turns before; a base model gets the first turn. The texts of a row
+follow its `json_schema`, and a chat begins with its `system`, each in place of the one of the
+command; a line for the user counts those that plain prompts do without.
 """
 
 import logging
@@ -28,6 +28,14 @@ from spsbench.untrusted import cut
 
 FIELDS = "id question_id reference group category json_schema system"
 """Fields that a row may have beside its prompt."""
+FIELD_OF = {
+    "system": "system",
+    "developer": "system",
+    "user": "prompt",
+    "assistant": "reference",
+}
+"""Role of a message -> the field that says the same of a row."""
+KEYS = {"role", "content"}  # what is read of a message
 MAX_NAMED = 8  # fields of a line
 
 log = logging.getLogger(__name__)
@@ -105,6 +113,7 @@ class Jsonl(PromptTask):
 
     def _read(self, row: FileRow, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
+        row = _unfold(row)
         sample, key = _sample(row, number), _text_key(row)
         fields = {*FIELDS.split(), key}
         others = ((name, x) for name, x in row.values.items() if name not in fields)
@@ -152,6 +161,44 @@ def _sample(row: FileRow, number: int) -> Sample:
         json_schema=_schema(row),
         system="" if row.values.get("system") is None else row.text("system"),
     )
+
+
+def _unfold(row: FileRow) -> FileRow:
+    """Return the row with its messages (`messages`, or a list `prompt`) as the fields of a row.
+
+    A list of text parts, as a message's content or as `system`, becomes one text. DataError: other
+    messages than system?, user, assistant?, or one that has more than role and content, or whose
+    field the row has as well.
+    """
+    values = {name: _join_parts(x) if name == "system" else x for name, x in row.values.items()}
+    key = "prompt" if isinstance(values.get("prompt"), list) else "messages"
+    if key not in values or _text_key(row) in values.keys() - {key}:
+        return FileRow(row.where, values)
+    messages = values.pop(key)
+    fields: dict[str, Any] = {}
+    for message in messages if isinstance(messages, list) else ():
+        is_plain = isinstance(message, dict) and {k for k, x in message.items() if x} <= KEYS
+        name = FIELD_OF.get(str(message.get("role"))) if is_plain else None
+        if name is None or name in fields or values.get(name) is not None:
+            break
+        fields[name] = _join_parts(message.get("content"))
+    order = [name for name in ("system", "prompt", "reference") if name in fields]
+    if "prompt" not in fields or [*fields] != order or len(messages) != len(order):
+        raise DataError(
+            f"{key!r} ({row.where}): expected role and content of one message of the user, perhaps "
+            "a system message before it and an answer after it, each said once. Give several "
+            "messages of the user as 'turns'"
+        )
+    return FileRow(row.where, values | fields)
+
+
+def _join_parts(value: Any) -> Any:
+    """Return a list of text parts as one text; any other value as it is."""
+    if isinstance(value, list) and all(isinstance(x, dict) for x in value):
+        texts = [part.get("text") for part in value if part.get("type") in ("text", "input_text")]
+        if len(texts) == len(value) and all(isinstance(text, str) for text in texts):
+            return "".join(texts)
+    return value
 
 
 def _text_key(row: FileRow) -> str:

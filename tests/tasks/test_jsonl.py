@@ -15,6 +15,11 @@ from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
 from tests.tasks.rows import always, written
 
+CHAT = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": [{"type": "text", "text": "a"}], "name": None},
+]
+
 
 def test_the_page_on_prompts_shows_every_field_that_it_names(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "howto" / "prompts.md").read_text()
@@ -135,6 +140,7 @@ def test_fields_that_would_change_a_prompt_are_named(tmp_path):
     [
         ({"prompt": "a", "system": "s"}, ["s"]),
         ({"turns": ["a", "b"], "system": "s"}, ["s", "s"]),
+        ({"prompt": "a", "system": [{"type": "text", "text": "s"}]}, ["s"]),
         *(({"text": "a", **more}, [""]) for more in ({}, {"system": None}, {"system": ""})),
     ],
 )
@@ -144,6 +150,16 @@ def test_a_row_has_the_system_message_of_all_its_turns(tmp_path, row, systems):
     other = Jsonl(written(tmp_path, {**row, "system": "other"}))
     assert other.prompt_version == task.prompt_version  # plain prompts have none
     assert other.instruct().prompt_version != task.instruct().prompt_version
+
+
+@pytest.mark.parametrize("key", ["messages", "prompt"])
+def test_messages_are_a_prompt_with_its_system_message_and_answer(tmp_path, key):
+    answered = [*CHAT, {"role": "assistant", "content": "r"}]
+    rows = {key: CHAT}, {key: answered}, {key: CHAT[1:], "system": "s", "reference": ["r"]}
+    samples = list(Jsonl(written(tmp_path, *rows)).instruct().samples(always))
+    assert [(s.prompt, s.system, s.reference) for s in samples] == [
+        ("a", "s", reference) for reference in (None, "r", "r")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +204,12 @@ def test_repeated_lines_are_counted_and_contradictions_and_no_lines_refused(tmp_
         *({"id": "1", "prompt": "a", "reference": value} for value in (3, [3])),
         {"id": "1", "prompt": "a", "group": 3},
         *({"question_id": 1, "turns": turns} for turns in ([], "first", [{}], ["\ud800"])),
+        *({"messages": chat} for chat in ([], "a", ["a"], CHAT[:1], CHAT[::-1], CHAT * 2)),
+        *(
+            {"messages": [{**CHAT[1], key: x}]}
+            for key, x in (("role", []), ("content", 3), ("t", 1))
+        ),
+        {"messages": CHAT, "system": "s"},
     ],
 )
 def test_a_row_of_another_kind_is_named(tmp_path, row):

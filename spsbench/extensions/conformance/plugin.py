@@ -161,7 +161,7 @@ def _assertion(text: str, *parts: str) -> Callable[..., None]:
 assert_sampled = _assertion("Assert that sampled text has the distribution of the model.", "law")
 assert_greedy = _assertion("Assert that greedy text is the model's own.", "greedy")
 assert_cache = _assertion("Assert that a repeated prompt has the same greedy text.", "cache")
-assert_mixed = _assertion("Assert that greedy text is the same beside sampled text.", "mixed")
+assert_mixed = _assertion("Assert that greedy text is the same next to sampled text.", "mixed")
 assert_json = _assertion("Assert that greedy answers under schemas are the model's own.", "json")
 assert_logprobs = _assertion("Assert that log-probabilities are those of the weights.", "logprobs")
 assert_agents = _assertion(

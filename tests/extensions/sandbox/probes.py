@@ -16,31 +16,7 @@ from typing import Any, NamedTuple
 
 from spsbench.extensions.sandbox.confinement import parse_numbers
 from spsbench.extensions.sandbox.levels import processor_family
-
-HELPERS = r'''
-import ctypes, errno, os, socket
-libc = ctypes.CDLL(None, use_errno=True)
-REFUSALS = errno.EPERM, errno.ENOSYS, errno.EACCES
-
-def call(name, *arguments):
-    """A raw system call: what the kernel says of its arguments is no refusal."""
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    ctypes.set_errno(0)
-    if libc.syscall(ctypes.c_long(numbers[name]), *words) < 0 and ctypes.get_errno() in REFUSALS:
-        raise PermissionError(name)
-
-def function(name, *arguments):
-    """A function of the C library, likewise."""
-    ctypes.set_errno(0)
-    if getattr(libc, name)(*arguments) < 0 and ctypes.get_errno() in REFUSALS:
-        raise PermissionError(name)
-
-def connect(family, kind, address):
-    with socket.socket(family, kind) as made:
-        made.settimeout(1)
-        made.connect(address)
-        made.send(b"escaped")
-'''
+from spsbench.tables import read_table
 
 _X86_64 = """
 ptrace=101 process_vm_readv=310 bpf=321 perf_event_open=298 io_uring_setup=425 userfaultfd=323
@@ -65,114 +41,9 @@ NUMBERS = {
 }
 """Machine -> name -> number of the system calls of probes."""
 
-FILES = {
-    "read a file": "open(canary).read()",
-    "read it by another name": "import posix; posix.open(canary, posix.O_RDONLY)",
-    "read the password file": "open('/etc/passwd').read()",
-    "list a folder": "os.listdir(folder)",
-    "list the root": "os.listdir('/'); 1 / ('etc' in os.listdir('/'))",
-    "write a file": "open(canary, 'a').close()",
-    "make a file": "open(folder + '/made', 'x').close()",
-    "make a folder": "os.mkdir(folder + '/made')",
-    "make a link": "os.symlink(canary, folder + '/link')",
-    "make a pipe": "os.mkfifo(folder + '/pipe')",
-    "make a device": "os.mknod(folder + '/device', 0o20666, os.makedev(1, 3))",
-    "take a file in by a link": "os.link(canary, 'mine')",
-    "delete a file": "os.unlink(folder + '/spare')",
-    "rename a file": "os.rename(folder + '/spare', folder + '/moved')",
-    "cut a file": "os.truncate(canary, 0)",
-    "change a mode": "os.chmod(canary, 0o777)",
-    "change an owner": "os.chown(canary, 0, 0)",
-    "change a time": "os.utime(canary)",
-    "set an attribute": "os.setxattr(canary, 'user.x', b'x')",
-    "write beside the interpreter": "import os; open(os.__file__ + 'x', 'x').close()",
-    "open a disk": "[os.open('/dev/' + n, os.O_RDONLY) for n in ('sda', 'vda', 'nvme0n1', 'mem')]",
-    "open the terminal": "open('/dev/tty')",
-    "open without a right": "os.open(canary, os.O_ACCMODE)",
-    "open a device without a right": "os.open('/dev/zero', os.O_ACCMODE)",
-    "open in the new way": "call('openat2', -100, 0, 0, 0)",
-    "watch a file": "call('inotify_init1', 0)",
-    "watch a file system": "call('fanotify_init', 0, 0)",
-    "open by handle": "call('open_by_handle_at', -1, 0, 0)",
-    "mount": "call('mount', 0, 0, 0, 0, 0)",
-    "mount in the new way": "call('fsopen', 0, 0)",
-    "clone a mount": "call('open_tree', -1, 0, 0)",
-    "change the root": "call('chroot', 0)",
-    "swap the root": "call('pivot_root', 0, 0)",
-}
-PROCESSES = {
-    "fork": "os.fork() or os._exit(0)",
-    "start a shell": "1 / (os.system('true') == 0)",
-    "start a program": "import subprocess; subprocess.run(['/bin/true'])",
-    "become a program": "os.execv('/bin/true', ['true'])",
-    "become an opened program": "call('execveat', -1, 0, 0, 0, 0x1000)",
-    "clone": "call('clone3', 0, 0)",
-    "see a process": "os.kill(pid, 0)",
-    "see all processes": "os.kill(-1, 0)",
-    "signal a thread": "call('tgkill', pid, pid, 0)",
-    "signal it in the old way": "call('tkill', pid, 0)",
-    "queue a signal": "call('rt_sigqueueinfo', pid, 0, 0)",
-    "have a signal sent": "import fcntl; fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, pid)",
-    "hold a process": "call('pidfd_open', pid, 0)",
-    "take a descriptor": "call('pidfd_getfd', 0, 0, 0)",
-    "trace a process": "call('ptrace', 0x4206, pid, 0, 0)",
-    "read its memory": "call('process_vm_readv', pid, 0, 0, 0, 0, 0)",
-    "compare processes": "call('kcmp', pid, pid, 0, 0, 0)",
-    "slow a process": "call('setpriority', 0, pid, 19)",
-    "starve its disk": "call('ioprio_set', 1, pid, 0)",
-    "move a process": "call('sched_setaffinity', pid, 0, 0)",
-    "read its limits": "import resource; resource.prlimit(pid, resource.RLIMIT_CPU)",
-    "open its memory": "open(f'/proc/{pid}/mem', 'rb')",
-    "read its environment": "open(f'/proc/{pid}/environ', 'rb').read()",
-    "read the first environment": "open('/proc/1/environ', 'rb').read()",
-    "list processes": "1 / bool([n for n in os.listdir('/proc') if n.isdigit()])",
-}
-NETWORK = {
-    "connect": "connect(socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', port))",
-    "listen": "socket.socket().bind(('127.0.0.1', 0))",
-    "send a datagram": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', port))",
-    "send by IPv6": "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)",
-    "ask for a name": "socket.getaddrinfo('localhost', port)[0]; socket.socket()",
-    "ask for routes": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
-    "send raw packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
-    "reach the hypervisor": "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
-    "connect to a socket file": "connect(socket.AF_UNIX, socket.SOCK_STREAM, socket_path)",
-    "connect to a name": "connect(socket.AF_UNIX, socket.SOCK_STREAM, '\\0' + abstract)",
-    "turn a pair outward": "socket.socketpair(type=socket.SOCK_DGRAM)[0].connect(socket_path)",
-    "send out of a pair": "socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b'x', socket_path)",
-}
-KERNEL = {
-    "new namespaces": "call('unshare', 0x10000000)",
-    "another's namespace": "call('setns', -1, 0)",
-    "where cores go": "open('/proc/sys/kernel/core_pattern', 'r+')",
-    "control groups": "open('/sys/fs/cgroup/cgroup.procs', 'r+')",
-    "kernel log": "call('syslog', 10, 0, 0)",
-    "kernel modules": "call('finit_module', -1, 0, 0)",
-    "kernel programs": "call('bpf', 0, 0, 0)",
-    "performance events": "call('perf_event_open', 0, 0, -1, -1, 0)",
-    "io_uring": "call('io_uring_setup', 1, 0)",
-    "page faults": "call('userfaultfd', 0)",
-    "keys": "call('keyctl', 0, -3, 0)",
-    "more keys": "call('add_key', 0, 0, 0, 0, 0)",
-    "uncounted memory": "call('memfd_create', 0, 0)",
-    "shared memory": "call('shmget', 0, 4096, 0o1600)",
-    "semaphores": "call('semget', 0, 1, 0o1600)",
-    "messages": "call('msgget', 0, 0o1600)",
-    "message queues": "call('mq_open', 0, 0, 0, 0)",
-    "personality": "call('personality', 0xffffffff)",
-    "host name": "call('sethostname', 0, 0)",
-    "its own filter": "call('seccomp', 1, 0, 0)",
-    "its own Landlock": "call('landlock_create_ruleset', 0, 0, 1)",
-    "outlive the runner": "function('prctl', 1, 0, 0, 0, 0)",
-    "disarm the timer": "call('timer_delete', 0)",
-    "raise a limit": "import resource; resource.setrlimit(resource.RLIMIT_CPU, (9**9, 9**9))",
-    "type into a terminal": "import fcntl; fcntl.ioctl(1, 0x5412, b'x')",
-    "have input signalled": "import fcntl; fcntl.ioctl(1, 0x8901, (1).to_bytes(4, 'little'))",
-    "see our environment": "1 / bool(os.environ)",
-}
-PROBES = {**FILES, **PROCESSES, **NETWORK, **KERNEL}
-"""Probes: name -> program."""
-
+HELPERS, *_KINDS = read_table(__file__, "probes.toml").values()
+PROBES = {name: program for programs in _KINDS for name, program in programs.items()}
+"""Probes: name -> program, which may call the functions of `HELPERS`."""
 
 TRY = """
 opened, given = [], dict(globals())

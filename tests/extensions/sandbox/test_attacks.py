@@ -5,10 +5,12 @@ import pytest
 from spsbench.extensions.sandbox import levels
 from spsbench.extensions.sandbox.levels import ProgramLimits
 from spsbench.extensions.sandbox.runner import run_program
+from spsbench.tables import read_table
 from tests.extensions.sandbox import probes
-from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
 from tests.extensions.sandbox.situations import HOSTS, USERS, needs_landlock, replaced, run_trial
 
+RAW_CALL, KNOWN, MORE, RAW, CHEATS = read_table(__file__, "attacks.toml").values()
+ATTACKS = KNOWN | MORE | {name: RAW_CALL + program for name, program in RAW.items()}
 SOME = ("write outside", "loopback", "daemon", "kill the parent", "flood", "signal by ownership")
 MORE_OF_THEM = ("datagram out of a pair", "early end", "open in the new way without a right")
 SOME_ATTACKS = {name: ATTACKS[name] for name in (*SOME, *MORE_OF_THEM)}

@@ -2,9 +2,23 @@
 
 import pytest
 
+from spsbench.tables import read_table
 from tests.extensions.sandbox.situations import run_trial
-from tests.extensions.sandbox.traps import BOTTOMLESS, TRAPS
 
+# Whether memory, time or the interpreter gives out first is the machine's affair; it must not pass.
+BOTTOMLESS = "import sys; sys.setrecursionlimit(10 ** 9)\nf = lambda x: f([0] * 10_000)\nf(0)"
+CODED = {  # too long for TOML, or none of its texts
+    "nested source": ("x = " + "(" * 5000 + ")" * 5000, "failed"),
+    "long sum": ("x = " + "+".join(["1"] * 200_000), "failed"),
+    "five megabytes": ("x = '" + "x" * (5 << 20) + "'", "passed"),
+    "half a surrogate pair": ("x = '\ud800'", "failed"),
+}
+TRAPS = CODED | {
+    name: (program, verdict)
+    for verdict, programs in read_table(__file__, "traps.toml").items()
+    for name, program in programs.items()
+}
+"""Programs that misbehave without malice, and the verdict each must have: name -> both."""
 LEVELS = {"bare": "bwrap", "no bwrap": "landlock"}
 FEW = ("endless sleep", "handled limit", "deep recursion", "memory", "output to all", "crash")
 QUICK = (*FEW, "right answer, early end", "missing import", "NUL", "half a surrogate pair")

@@ -62,13 +62,15 @@ def methods(
     ours = spsbench.generate_with(engine=flags.engine, k=flags.k, **drafter)
 
     def assisted(ids: torch.Tensor) -> list[Any]:
-        return [target.generate(row[None], **how, **drafts) for row in ids]
+        return [whole(target, **drafts)(row[None]) for row in ids]
 
-    plain = partial(target.generate, **how)
+    def whole(model: Any, **more: Any) -> Callable[[torch.Tensor], Any]:
+        return lambda ids: model.generate(ids, attention_mask=torch.ones_like(ids), **how, **more)
+
     return {
-        "generate": plain,
+        "generate": whole(target),
         "generate, assisted": assisted,
-        OURS: partial(own.generate, custom_generate=ours, **how),
+        OURS: whole(own, custom_generate=ours),
     }
 
 
@@ -100,7 +102,7 @@ def main() -> None:
         pair = find_pair(flags.pair, 0, flags.work.resolve())
         folders = [pair.target, pair.draft]
     tokenizer = AutoTokenizer.from_pretrained(pair.target)
-    texts = make_prompts(pair, max(BATCHES), flags.prompt_tokens)
+    texts = make_prompts(pair, max(BATCHES), 2 * flags.prompt_tokens)  # some lose tokens, read anew
     ids = torch.tensor([tokenizer.encode(text)[: flags.prompt_tokens] for text in texts])
     models = [load(folder, flags) for folder in folders for _ in range(2)]
     target, own, draft, own_draft = [*models, None, None][:4]

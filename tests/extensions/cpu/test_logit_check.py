@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
+from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
 from spsbench.extensions.cpu.packing.panels import LAYOUTS
 from tests.extensions.cpu.laid_out import laid_out
@@ -70,3 +71,11 @@ def test_a_model_that_is_all_noise_is_left_as_it_is():
     check = LogitCheck(model)
     check.refine(model)
     assert not check.holds(model)
+
+
+def test_a_plain_pass_is_that_of_one_thread_whatever_there_are():
+    model, used = tiny("llama", 96, dtype=torch.bfloat16), set()
+    model.register_forward_pre_hook(lambda *_: used.add(torch.get_num_threads()))
+    with threads(2):
+        assert LogitCheck(model).holds(model)
+    assert used == {1}

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.eager import ordinary
 from spsbench.engines.experts import expert_modules
 from spsbench.engines.linear_layers import Slot, slots
+from spsbench.engines.session.engine_config import threads
 from spsbench.loop.types import LM
 
 PROBED = 12  # tokens: more than one block of a kernel's rows
@@ -81,9 +82,10 @@ class LogitCheck:
         return float(near) >= self._share and bool(error.isfinite().all())
 
     def _logits(self, model: PreTrainedModel) -> Tensor:
-        """Return [n, V], of a pass without a cache."""
+        """Return [n, V] of a pass without a cache, in one thread: more add up otherwise."""
         ids = self._ids[None].to(model.device)
-        return _wide(model(input_ids=ids, use_cache=False).logits[0])
+        with threads(1):
+            return _wide(model(input_ids=ids, use_cache=False).logits[0])
 
 
 def _wide(logits: Tensor) -> Tensor:

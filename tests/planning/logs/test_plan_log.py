@@ -13,6 +13,7 @@ import spsbench
 from spsbench.errors import DataError, MismatchError
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps
+from spsbench.metrics.rates import alpha_for
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
@@ -23,6 +24,7 @@ from spsbench.planning.logs.tokens import log_tokenizer
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.traces import read_traces
+from spsbench.tables import read_table
 from tests.oracles.forecasts import costs, drafts
 from tests.oracles.servers import PROMPTS
 from tests.oracles.stub import Engine, Stub, serving
@@ -168,6 +170,27 @@ def test_what_the_command_prints(tmp_path, sps):
     assert values["speedup"] == [[1.5 / 1.25, 1.75 / 1.5], [2 / 1.25, 3 / 1.5], [1 / 1.25, 1 / 1.5]]
     assert values["work"] == [[2.25 / 1.5, 3.5 / 1.75], [2.25 / 2, 3.5 / 3], [2.25, 3.5]]
     assert values["best_k"] == [1, 2, None]
+
+
+def test_formulas_give_the_figures_that_others_have_published(sps):
+    """35 and 32 figures that were cut off after three digits, and three of efficiencies."""
+
+    def computed(ratio, k, alphas):
+        words = ("--draft-ratio", repr(ratio), "-k", k, "--json", "--alpha", ",".join(alphas))
+        return json.loads(sps("plan", *words).out)
+
+    tables = read_table(__file__, "published.toml")
+    compared = [(computed(0.05, "3..9", tables["tokens"])["expected_tokens"], tables["tokens"])]
+    for ratio, table in tables["speedup"].items():
+        compared.append((computed(float(ratio), "3..6", table)["speedup"], table))
+    for ours, published in compared:
+        excess = np.asarray(ours) - np.asarray([*published.values()])
+        assert excess.min() > -1e-9
+        assert excess.max() < 0.001 + 1e-9
+    for row in tables["efficiency"]:
+        alpha = repr(alpha_for(5 * row["efficiency"], 4))
+        ((speedup,),) = computed(row["draft"] / row["target"], "4", [alpha])["speedup"]
+        assert round(speedup, 2) == row["speedup"]
 
 
 def test_earlier_answers_are_looked_up_where_they_are_shared(tmp_path):

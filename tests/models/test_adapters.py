@@ -33,6 +33,9 @@ CONFIGS = {
     "lokr": LoKrConfig(r=4, alpha=8, target_modules=LINEAR),
     "oft": OFTConfig(oft_block_size=4, target_modules=LINEAR),
     "ia3": IA3Config(target_modules=["v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "conv1d": lora(target_modules=["c_attn", "c_proj"], fan_in_fan_out=True),
+    "conv1d dora": lora(target_modules=["c_fc"], fan_in_fan_out=True, use_dora=True),
+    "conv1d ia3": IA3Config(target_modules=["c_attn"], feedforward_modules=[], fan_in_fan_out=True),
 }
 pytestmark = pytest.mark.filterwarnings("ignore")  # PEFT's, and those it meets in transformers
 IDS = torch.arange(20)[None] % 11
@@ -50,7 +53,9 @@ def loaded(base, adapter, dtype="float32"):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_merged_logits_are_those_of_the_unmerged_model(base, name, tmp_path):
-    adapter = save_adapter(tmp_path, base, CONFIGS[name])
+    if name.startswith("conv1d"):  # its weights are [in, out]
+        base = save(tmp_path / "gpt2", tiny("gpt2", dtype=torch.float32))
+    adapter = save_adapter(tmp_path / "adapter", base, CONFIGS[name])
     expected = unmerged(base, adapter, dtype=torch.float32)(IDS).logits
     assert not torch.allclose(base_of(base, torch.float32)(IDS).logits, expected, atol=1e-3)
     model = loaded(base, adapter)

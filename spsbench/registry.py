@@ -109,6 +109,7 @@ The function returns the value under the key, and the rows of the table as pairs
 
 SERVED = ".extensions.vllm.rules:serving"
 """Maps a drafter's spec, K and the target to vLLM's options by flags, and its command."""
+TRIAL = ".extensions.training.command:trial"  # for `sps plan --trial`
 EXPECT = ".extensions.conformance.expect:deliver"  # for `sps check --expect`
 VECTORS = ".extensions.conformance.vectors:write_vectors"  # for `sps verify rules --vectors`
 

@@ -25,7 +25,7 @@ from spsbench.planning.forecast.recommendation import (
     Recommendation,
 )
 from spsbench.planning.plan_folder import PlanRecord
-from spsbench.registry import SERVED, attribute_at, is_installed
+from spsbench.registry import SERVED, TRIAL, attribute_at, is_installed
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
 from spsbench.reports.reporter import (
@@ -180,10 +180,23 @@ class Planned:
         )
         return Report(name, [table], sections=[section])
 
-    def with_adapters(self, adapted: Sequence["Planned"]) -> Report:
-        """Return this plan of a base and its adapters' as one table, with advice for each."""
+    def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
+        """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
+
+        `options`: the user's of the adapted plan, with `prompts`.
+        """
+        drafting = drafter_in(self.forecasts).method.drafting
+        cell = next(cell for m, cell in adapted.cells.items() if m.drafting == drafting)
+        return str(attribute_at(TRIAL)(cell, steps, adapted.folder, options))
+
+    def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:
+        """Return this plan of a base and its adapters' as one table, with advice for each.
+
+        `trials`: adapter -> a sentence that follows its advice.
+        """
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
+        advice = {name: f"{line}{trials.get(name, '')}" for name, line in advice.items()}
         lines = [f"{name}: {line}" for name, line in advice.items()]
         tables = {name: report.tables[0] for name, report in reports.items()}
         table = replace(
@@ -256,14 +269,19 @@ class Planned:
         return heads
 
 
+def drafter_in(forecasts: Forecasts) -> Prediction:
+    """Return the best prediction with a model or a head, or else the best of all."""
+    of_models = (f for f in forecasts.by_method if f.method.drafting.model)
+    return next(of_models, None) or forecasts.best
+
+
 def advise(base: Planned, adapted: Planned) -> str:
     """Say what to do with the drafter of a base under an adapter, with predicted speed-ups.
 
     That drafter is the best of the base's plan that has a model or a head, if there is one.
     """
     ranked, target = adapted.forecasts.by_method, adapted.target
-    before = next((f for f in base.forecasts.by_method if f.method.drafting.model), None)
-    before = before or base.forecasts.best
+    before = drafter_in(base.forecasts)
     now = next(f for f in ranked if f.method.drafting == before.method.drafting)
     free = next((f for f in ranked if not f.method.drafting.model), now)
     cell = adapted.cells[now.method]

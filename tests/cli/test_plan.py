@@ -94,11 +94,18 @@ def test_several_temperatures_have_a_plan_and_a_verdict_each(sps, pair, prompts,
 def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, tmp_path):
     adapter = str(save_adapter(tmp_path / "style", Path(pair.target)))
     asked = ["plan", "--prompts", prompts, "--target", pair.target, "--draft", pair.draft]
-    asked += ["--adapter", adapter, "--k", "2", "-n", "8", "--engine", "eager", "--confirm", "0"]
+    asked += ["--adapter", adapter, "--k", "2", "-n", "20", "--engine", "eager", "--confirm", "0"]
+    asked += ["--trial", "1"]
+    rows = [json.dumps({"prompt": f"one two three {i} one two"}) for i in range(8)]
+    Path(prompts).write_text("\n".join(rows))
     told = sps(*asked, "--cost-seconds", "0.1", "--json", "--out", str(tmp_path / "plans"))
     assert told.code == 0, told.err
     plans = json.loads(told.out)
     assert plans["advice"].keys() == {adapter}
+    log = tmp_path / "plans/1-style/trial/log.jsonl"
+    before, after = (json.loads(line)["gain"] for line in log.read_text().splitlines())
+    assert f"1 steps: {before[0]:.2f}x with" in plans["advice"][adapter]
+    assert f" to {after[0]:.2f}x" in plans["advice"][adapter]
     commands = [plans[name]["command"] for name in ("base", adapter)]
     assert [f"--adapter {adapter}" in command for command in commands] == [False, True]
     costs = [

@@ -15,6 +15,7 @@ from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import say, with_flags
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.signals import graceful
+from spsbench.registry import TRIAL, is_installed
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import PLAN as PLAN_OPTIONS
 from spsbench.settings.commands import LogOptions
@@ -55,6 +56,10 @@ def plan(
             help="PEFT adapter, compared with the base; repeatable.",
         ),
     ] = None,
+    trial: Annotated[
+        int | None,
+        o.option(METHOD, "--trial", min=1, help="Steps to train on each --adapter's own texts."),
+    ] = None,
     fit: Annotated[
         str | None,
         o.option(METHOD, "--fit", hidden=True, help="Fit a schedule on traces: disco:out=FILE."),
@@ -77,6 +82,8 @@ def plan(
     if adapter and (len(temperatures) > 1 or options.get("trace")):
         flag = "--trace" if options.get("trace") else "several temperatures"
         raise UsageError(f"--adapter with {flag}: expected a plan of each adapter. Leave one out")
+    if trial is not None and not (adapter and options.get("prompts") and is_installed(TRIAL)):
+        raise UsageError("--trial: expected --adapter, --prompts FILE and the extension 'training'")
     if options.get("log") and options.get("alpha") is not None:
         raise UsageError("--log with --alpha: expected one of the two. Leave one out")
     if options.get("log"):
@@ -114,7 +121,7 @@ def plan(
             f"from its traces with --trace {run} --costs FILE"
         )
     raise typer.Exit(
-        run_plans(what, None, plan_options(options, temperatures, adapter or ()), **how)
+        run_plans(what, None, plan_options(options, temperatures, adapter or ()), trial, **how)
     )
 
 
@@ -151,13 +158,17 @@ def run_plans(
     task: str | None,
     folder: Path | None,
     option_sets: Sequence[Mapping[str, Any]],
+    trial: int | None = None,
     *,
     form: str,
     chart: bool,
     plot: Path | None = None,
     fit: Spec | None = None,
 ) -> int:
-    """Make a plan of each set of options, or open that in `folder`; return the exit code."""
+    """Make a plan of each set of options, or open that in `folder`; return the exit code.
+
+    `trial`: steps of training for a drafter under each adapter; None: no training.
+    """
     from spsbench.cli.publish import publish, save_plot
     from spsbench.planning.fit import check_fit
     from spsbench.planning.plan import open_plan, shared_models
@@ -187,7 +198,9 @@ def run_plans(
                 plans.append(plan)
     reports = [plan.report for plan in plans]
     if several and "adapter" in option_sets[0]:
-        reports = [plans[0].with_adapters(plans[1:])]
+        pairs = zip(plans[1:], option_sets[1:] if trial else (), strict=False)
+        trials = {p.target.adapter: plans[0].trial(p, trial, options) for p, options in pairs}
+        reports = [plans[0].with_adapters(plans[1:], trials)]
     elif several:
         temperatures = [options["temperature"] for options in option_sets]
         reports = list(map(at_temperature, reports, temperatures))

@@ -17,8 +17,10 @@ from spsbench.extensions.training.options import TRAINED, DraftTraining, HeadTra
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import importing_libraries, keep_memory
 from spsbench.hardware.signals import graceful
+from spsbench.heads.families import head_part
 from spsbench.messages import ignore, takes_say
 from spsbench.models.prepare import prepare_access
+from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.grid import Grid
@@ -27,6 +29,7 @@ from spsbench.settings.options import options_of, parse
 log = logging.getLogger(__name__)
 
 OUT = {"draft": "trained-draft", "head": "trained-head"}
+TRIAL_TEXTS = 64  # a fourth of them is held out
 MAX_DEPTHS_SHOWN = 4  # depths in a line
 WITHOUT = {"shard", "score", *OF_CELL} - {*TRAINED, *options_of(Training)}
 commands = typer.Typer(
@@ -102,6 +105,36 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")
     write(f"{trained.folder}\n")
     return Exit.OK
+
+
+def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> str:
+    """Train a plan's drafter for some steps on texts of its target; return a sentence of the gain.
+
+    It begins with a blank. Both figures are of the same held-out texts, at the plan's costs.
+
+    Args:
+        cell: one with that drafter, under the adapter; without a draft nothing is trained.
+        folder: that of the plan, which keeps the training in `trial`, and continues it there.
+        options: the user's of `sps plan`, with `prompts`; those that a training has are its own.
+    """
+    if cell.draft is None:
+        return " No trial: no drafter with weights is planned."
+    head, out, access = head_part(cell.drafter), folder / "trial", options_of(Access)
+    shared = {name: options[name] for name in (*TRAINED, *access, "chat") if name in options}
+    shared |= {name: getattr(cell, name) for name in ("temperature", "top_p", "seed")}
+    shared |= {"kind": head.name} if head else {}
+    how: dict[str, Any] = {"prompts": [str(options["prompts"])], "start": cell.draft.id}
+    how |= {"count": TRIAL_TEXTS, "held_out": TRIAL_TEXTS, "tokens": cell.max_new_tokens}
+    how |= {"batch_tokens": 512, "steps": steps, "evaluations": 1, "worth": 0.0, "patience": 0}
+    how |= {"out": out, "resume": out.exists(), "costs": folder / "costs.json"}
+    trained = train("head" if head else "draft", **shared, **how)
+    before, after = trained.evaluations[0], trained.evaluations[-1]
+    figures = (
+        f"{f'{p.gain.speedup:.2f}x with K={p.gain.k}, ' if p.gain else ''}alpha "
+        f"{p.alpha[0].value:.2f} [{p.alpha[0].low:.2f}, {p.alpha[0].high:.2f}]"
+        for p in (before, after)
+    )
+    return f" A trial of {steps} steps: {' to '.join(figures)}, on {after.texts} held-out texts."
 
 
 @takes_say

@@ -59,7 +59,6 @@ from spsbench.extensions.training.texts import (
 from spsbench.hardware.files import in_words
 from spsbench.messages import ignore, no_lines
 from spsbench.methods.build import use_threads
-from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.devices import find_device, free_bytes
 from spsbench.models.source import source_of
@@ -248,7 +247,7 @@ class Trainer:
             costs = measure_costs(pair, seconds=options.cost_seconds)
         if costs is not measured or not folder.costs.is_file():
             replace_file(folder.costs, dumps(costs).encode())
-        method = next((name for name in costs.arms if name != PLAIN), None)
+        method = next((arm for arm in costs.arms if arm.drafter.name == drafter), None)
         return None if method is None else partial(best_gain, costs, method)
 
 

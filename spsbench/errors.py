@@ -185,9 +185,13 @@ _MEMORY = (
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened; another library's as `as_it_is`."""
+    """Return the first line of an error's message, shortened; another library's as `as_it_is`.
+
+    The line after it comes too where the first ends with a colon.
+    """
     lines = str(error).strip().splitlines() or ["no message"]
-    line = lines[0][:300].rstrip(".:")
+    line = " ".join(map(str.strip, lines[: 1 + lines[0].rstrip().endswith(":")]))
+    line = line[:300].rstrip(".:")
     return line if isinstance(error, SpsError) else as_it_is(line)
 
 

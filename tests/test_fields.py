@@ -69,6 +69,7 @@ def test_fields_in_messages_are_options():
 def test_words_of_others_are_shown_as_they_are():
     line = f"`top_p`: {as_it_is('`temperature` must be `positive`')}"
     assert with_flags(line) == "--top-p: `temperature` must be `positive`"
+    assert first_line(ValueError("No field:\n  a bool.\nmore")) == "No field: a bool"
     assert with_flags(first_line(ValueError("`top_p` of the library"))) == "`top_p` of the library"
     assert with_flags(first_line(DataError("`top_p` of ours"))) == "--top-p of ours"
 

@@ -146,7 +146,7 @@ def _no_such(name: str) -> MissingError:
 def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     """Check config, adapters, weights' headers and tokenizer of `ref` without reading a tensor.
 
-    Safetensors that are not read are named in a note. DataError, MissingError: it is unusable.
+    Weights that are not read are named in a note. DataError, MissingError: it is unusable.
     """
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise DataError(
@@ -178,8 +178,9 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
 
 
 def _name_unread(files: Sequence[Path], folder: Path) -> None:
-    """Log which other safetensors lie next to the weights; `weight_files` names a whole one."""
-    names = {path.name for path in folder.glob("*.safetensors") if path not in files} - {WHOLE}
+    """Log which other weights lie next to those read; `weight_files` names a whole one."""
+    others = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")} - {*files}
+    names = {path.name for path in others} - {WHOLE}
     if (folder / "adapter_config.json").is_file():
         names.add("adapter_config.json (name that adapter with `adapter` to use it)")
     if names:

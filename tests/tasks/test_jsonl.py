@@ -156,10 +156,8 @@ def test_a_row_has_the_system_message_of_all_its_turns(tmp_path, row, systems):
 def test_messages_are_a_prompt_with_its_system_message_and_answer(tmp_path, key):
     answered = [*CHAT, {"role": "assistant", "content": "r"}]
     rows = {key: CHAT}, {key: answered}, {key: CHAT[1:], "system": "s", "reference": ["r"]}
-    samples = list(Jsonl(written(tmp_path, *rows)).instruct().samples(always))
-    assert [(s.prompt, s.system, s.reference) for s in samples] == [
-        ("a", "s", reference) for reference in (None, "r", "r")
-    ]
+    samples = Jsonl(written(tmp_path, *rows)).instruct().samples(always)
+    assert [s.reference for s in samples if (s.prompt, s.system) == ("a", "s")] == [None, "r", "r"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class BlockwiseShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
-    """Return the shape of feed-forward layers over one vocabulary projection."""
+    """Return the shape of the config's heads, `layers` unused; DataError: a size that lacks."""
     config, where = files.config, files.where
     return BlockwiseShape(
         width=read_size(config, "hidden_size", where),

@@ -57,7 +57,7 @@ class BlockShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockShape:
-    """Return the shape of layers over the features of the text and a block of masks."""
+    """Return the shape of a DFlash or DSpark head for a target of `layers` (None: unknown)."""
     config, where = files.config, files.where
     theirs = "speculators_model_type" in config
     inner = read_object(config, "transformer_layer_config", where) if theirs else config
@@ -156,7 +156,7 @@ class DFlashNetwork(Marginal):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
-        """Append keys and values of fused rows from place `past` on; return the newest [H]."""
+        """Append fused rows' keys and values to the cache from place `past`; return the last."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)

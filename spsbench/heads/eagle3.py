@@ -64,7 +64,11 @@ class Eagle3Shape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
-    """Return the shape of one layer of 2H over `fc`, perhaps with plain layers after it."""
+    """Return the shape of a head for a target of `layers` layers (None: unknown).
+
+    Raises:
+        UsageError: the file leaves a choice open. DataError: values that are no such head.
+    """
     config, where = files.config, files.where
     speculators = config.get("speculators_model_type")
     inner = (
@@ -116,13 +120,16 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def writer(files: Files) -> str:
-    """Return whose names these are."""
+    """Return whose names these are: SpecForge or EAGLE."""
     forged = isinstance(files.config.get("eagle_config"), Mapping)
     return "SpecForge" if forged or files.kind == "LlamaForCausalLMEagle3" else "EAGLE"
 
 
 def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
-    """Raise UsageError for what a file of speculators leaves open and the user does not answer."""
+    """Raise UsageError if speculators' residual is not said, or its `listed` ids look SpecForge's.
+
+    The user's flags answer both; the second is not asked if the target's `layers` are unknown.
+    """
     where = files.where
     if "norm_before_residual" not in files.config and "residual" not in files.overrides:
         raise UsageError(

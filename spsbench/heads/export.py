@@ -46,7 +46,7 @@ def converter(engine: str, family: str, folder: Path) -> Convert:
 
 
 def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return a config of speculators with ascending ids, and the tensors in that order."""
+    """Return a config of speculators with ascending ids, `fc` too; DataError: vLLM reads none."""
     shape, folder = head.shape, head.files.folder
     if head.writer != "speculators":
         raise DataError(
@@ -126,7 +126,7 @@ def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 
 
 def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return SpecForge's form, of layers' outputs; DataError: SGLang documents no such head."""
+    """Return SpecForge's form, with a note: untried; DataError: SGLang documents no such head."""
     shape, folder = head.shape, head.files.folder
     unsupported = {
         "a normed residual": shape.normed_residual,

@@ -64,7 +64,7 @@ class FalconShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> FalconShape:
-    """Return the shape of an LSTM and one layer, embeddings as the target's; DataError: more."""
+    """Return the shape of an LSTM and one layer; DataError: more. UsageError: no `recurrence`."""
     config, where = files.config, files.where
     layer = as_filed(headers, layer_shape(config, where))
     if (deep := layers_in(headers, config, where)) != 1:

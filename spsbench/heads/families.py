@@ -55,7 +55,7 @@ CUT_OUT, OF_LAYER = (renames_of([("", f"@{name}")]) for name in ("cut_out", "pre
 
 
 def rename_tensor(name: str, renames: Renames) -> str:
-    """Return a name by the first rename that fits its beginning."""
+    """Return a name by the first rename that fits its beginning; unchanged: none fits."""
     for pattern, beginning in renames:
         if match := re.match(pattern, name):
             return match.expand(beginning) + name[match.end() :]
@@ -88,7 +88,7 @@ class Family(NamedTuple):
         return "" if unread else parameter
 
     def knows(self, files: Files) -> bool:
-        """Return whether the files are of this family."""
+        """Return whether the files are of this family: by the config's type, else by tensors."""
         kind = files.config.get("speculators_model_type")
         if kind is not None:
             return kind == self.name and not self.inside

@@ -41,7 +41,7 @@ class Files:
 
     @property
     def target(self) -> str | None:
-        """Return the name of the target that the config states, if any."""
+        """Return the target's name, as a config of speculators or Medusa states it, if any."""
         about: Any = self.config.get("speculators_config")
         named = about.get("verifier") if isinstance(about, Mapping) else None
         if isinstance(named, Mapping):

@@ -132,7 +132,7 @@ def rewire(head: Head, flags: Mapping[str, str], layers: int) -> Head:
 
 
 def by_parameter(files: Files, family: Family) -> dict[str, str]:
-    """Return parameter -> its tensor, of all that are read; DataError: two are one parameter."""
+    """Return parameter -> name of its tensor, of all the family reads; DataError: two are one."""
     named: dict[str, str] = {}
     layers = prediction_layers(files) if family.inside else []
     for name in files.headers:
@@ -148,7 +148,7 @@ def by_parameter(files: Files, family: Family) -> dict[str, str]:
 def check_tensors(
     files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
-    """Return parameter -> tensor of all that are read, without copies of tied ones.
+    """Return parameter -> name of its tensor, without copies of tied ones, or maps not needed.
 
     Raises:
         DataError: a tensor is missing, unknown, or of another shape.
@@ -198,7 +198,7 @@ def check_tensors(
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:
-    """Return the name that a missing tensor would have in the file, by one beside it, if any."""
+    """Return the name of a missing tensor, as one beside it is named; `parameter`: none is."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
         front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])

@@ -87,7 +87,7 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
 
 
 def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:
-    """Return the number of layers in the file; configs of published heads copy their target's."""
+    """Return the number of layers by the file's highest; without any the config's, or else 1."""
     stated = read_size(config, "num_hidden_layers", where, 1, most=MANY)
     numbers = [int(m[1]) for name in headers if (m := re.match(r"stack\.(\d{1,4})\.", name))]
     return max(numbers, default=stated - 1) + 1
@@ -207,7 +207,7 @@ class Attention(nn.Module):
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
     def look(self, x: Tensor, places: RowPositions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
-        """Attend from [m, fed] rows to the keys of one text, or each text's to its own: [m, H]."""
+        """Attend from [m, fed] to one text's keys, or each of `TextCaches` to its own: [m, H]."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = apply_rotary(self.q_norm(q) if self.shape.qk_norm else q, places)

@@ -38,7 +38,7 @@ class MedusaShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MedusaShape:
-    """Return the shape of heads as the tensors are; DataError: a gap, or rows of another number."""
+    """Return the shape of heads as the tensors are; DataError: a gap, or a number that differs."""
     config, where = files.config, files.where
     first = re.compile(r"heads\.(\d++)\.blocks\.0\.weight")
     numbers = {int(m[1]) for name in headers if (m := first.fullmatch(name))}
@@ -66,7 +66,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def writer(files: Files) -> str:
-    """Return whose names these are."""
+    """Return whose names these are: vLLM or Medusa."""
     return "vLLM" if "blocks.0.layers.0.weight" in files.headers else "Medusa"
 
 

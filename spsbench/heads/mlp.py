@@ -35,7 +35,7 @@ class MlpShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
-    """Return the shape of stages of an embedding, a projection, a norm and a head."""
+    """Return the shape of the config's stages, `scaled` as the user says, else the config."""
     config, where = files.config, files.where
     width, scaled = read_size(config, "emb_dim", where), files.overrides.get("scaled")
     return MlpShape(

@@ -62,7 +62,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     """Return the shape of the layers, each over its `fc` [H, 2H] between norms.
 
     Raises:
-        DataError: weights in codes, or layers that neither `layers` nor transformers can run.
+        DataError: weights in codes, or layers that neither this package nor transformers can run.
     """
     config, where = files.config, files.where
     for parameter, header in headers.items():
@@ -242,7 +242,7 @@ class MtpNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run `fc` over both normed halves, then the layer; return [m, H], normed but for raw."""
+        """Run `fc` over both normed halves, then the layer; [m, H] normed, raw if fed back so."""
         if self.shape.masked_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]

@@ -75,20 +75,12 @@ class HeadModule(nn.Module):
         """
 
     def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """Embed [m] tokens to [m, H] by its own table, if that differs, else by the target's.
-
-        Args:
-            embed: the target's own.
-        """
+        """Embed [m] tokens to [m, H] by its own table, if any, else by `embed`, the target's."""
         table: Rows = getattr(self, "embed_tokens", embed)
         return table(tokens)
 
     def ranked(self, rows: Tensor, head: Rows) -> Tensor:
-        """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows of `ids`.
-
-        Args:
-            head: the target's own.
-        """
+        """Map [n, H] to [n, Vd] logits by its own head, else by the target's `head` at `ids`."""
         if hasattr(self, "lm_head"):
             logits: Tensor = self.lm_head(rows)
             return logits
@@ -210,10 +202,10 @@ class Marginal(ParallelNetwork):
 
 
 def load_network(head: Any, target: TargetParts) -> Any:
-    """Make a network with the weights of a `Head`, without memory for any other.
+    """Make the network of a `Head`, to evaluate, over its loaded tensors, which are not copied.
 
-    Embeddings that equal the target's bit for bit are dropped, and so is an output layer that a
-    file of the target repeats: the network uses the target's.
+    Embeddings, or a shared output layer, that equal the target's are dropped: it uses the target's.
+    Experts are stacked in `head.tensors` too. DataError: a map of the vocabulary leads outside.
     """
     shape, tensors = head.shape, dict(head.tensors)
     for flag, ending, equal in (
@@ -263,10 +255,10 @@ def is_target_head(rows: Tensor, target: TargetParts) -> bool:
 def known_ids(
     shape: Any, tensors: Mapping[str, Tensor], vocab: int
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
+    """Return [Vd] the target's token of each row, None without d2t, and the weights without maps.
 
-    Row i is token i + d2t[i]; padding, from `vocab` on, is cut. DataError: tokens that t2d lacks.
-    None: there is no such map. DataError: it leads outside.
+    Row i is token i + d2t[i]; padding, from `vocab` on, is cut. DataError: tokens that t2d lacks,
+    that do not rise, or outside.
     """
     weights = dict(tensors)
     offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)

@@ -45,7 +45,7 @@ class Adversary:
         self.rare = self.special
 
     async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
-        """Return the results by scenario, of those among the parts; empty the script at the end."""
+        """Play the parts' scenarios, then none; return "NAME, greedy|sampled" -> result."""
         texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
         results: dict[str, ServerGreedy | SampledResult] = {}
         prompts = [long_prompt(plan.texts, i) if i % 2 else p for i, p in enumerate(plan.texts)]
@@ -73,7 +73,7 @@ class Adversary:
         return results
 
     async def _greedy(self, name: str, asks: Sequence[Ask]) -> ServerGreedy:
-        """Compare greedy texts under the drafts of a scenario with those without drafts."""
+        """Play `name`, compare its greedy texts with the truths; not HELD if none was drafted."""
         texts, whole = self.texts, [text.text for text in self.truths]
         bases = [first_tokens(text, asks[0].tokens) for text in self.truths]
         before, count = await texts.counters(), len(texts.answers)
@@ -103,7 +103,7 @@ class Adversary:
         return await self.texts.asked(OWN, keyed)
 
     def _play(self, name: str) -> None:
-        """Write the drafts of a scenario into the script; of none where it has no such name."""
+        """Write a scenario's drafts, none of "", into the script, if there is a server to ask."""
         if self.texts.journal.asks:
             places = range(self.texts.plan.max_new_tokens)
             tables = [
@@ -145,7 +145,7 @@ class Adversary:
 
 
 def first_tokens(text: Answer, n: int) -> Answer:
-    """Return the first tokens of an answer, without their text."""
+    """Return an answer cut to its first `n` tokens, without their text."""
     keys, logprobs, stated = text.keys[:n], text.own[:n], text.stated[:n]
     first = replace(text, keys=keys, own=logprobs, stated=stated, ids=(text.ids or [])[:n])
     return replace(first, text="", spelled="", count=n)

@@ -66,7 +66,7 @@ class ReplyReader(AnswerReader):
         self.calls: dict[int, list[str]] = {}
 
     def _add(self, at: float, value: Any) -> None:
-        """Add a chunk: its text, and each call's name and arguments at the call's index."""
+        """Append a chunk's text, and its parts of calls' names and arguments, each by its index."""
         super()._add(at, value)
         for choice in wire.read_json(value, wire.Chunk).choices or ():
             part = choice.delta or choice.message or wire.ContentPart()
@@ -120,7 +120,7 @@ async def compare_forms(
 ) -> ServerGreedy:
     """Compare whole and streamed replies, of tools with the baseline's too, and remark faults.
 
-    Faults are a bug if a request shows some again. Replies without calls or text are ALONE.
+    Faults are a BUG if the request has some again, else UNKNOWN; without calls or text it is ALONE.
     """
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
@@ -160,7 +160,7 @@ async def compare_forms(
 
 
 async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> list[Reply]:
-    """Return the replies of a server, by names that are keys, kept or asked for."""
+    """Return a server's replies to one or more `requests`, in order: kept by name, or asked for."""
     server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
 
     async def post(ask: Ask, more: Mapping[str, Any]) -> Reply:
@@ -177,12 +177,12 @@ async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> 
 
 
 def quoted(value: Any) -> str:
-    """Return a value of a server for a line."""
+    """Return a server's value as Python writes it, a string cut to `LONGEST`."""
     return repr(cut(value, LONGEST) if isinstance(value, str) else value)
 
 
 def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -> list[str]:
-    """Name what differs from `base`, of the form `where`; with `counts` ids, end and usage too."""
+    """Name what differs from `base`, called `where`; with `counts` ids, end and usage too."""
     lines = []
     if HALF in reply.text + reply.thoughts and HALF not in base.text + base.thoughts:
         lines.append("a character of several bytes is split")
@@ -211,7 +211,7 @@ def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -
 
 
 def wrong_calls(reply: Reply, forced: bool) -> list[str]:
-    """Name what is wrong in the calls of a reply; nothing of an answer that its budget cut."""
+    """Name unknown tools, bad arguments and lacking calls (if not cut), and calls in the text."""
     lines = []
     for name, arguments in reply.calls:
         try:

@@ -109,7 +109,10 @@ class Band:
 
 
 def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
-    """Measure the difference between two statements of the same distributions, key by key."""
+    """Bound a row's shift of the likeliest key (`argmax`) and larger one-signed sum of all shared.
+
+    Bounds are a mean and 3 errors; a row whose likeliest key the second lacks is left out.
+    """
     argmax, other = [], []
     for one, two in pairs:
         rows = zip(one.keys, one.mass, two.keys, two.mass, strict=False)
@@ -125,7 +128,7 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
 
 
 def price_of(taken: int, left: int) -> float:
-    """Return the nats that a log e-value loses for what was left out (theorem 3)."""
+    """Return the nats that a log e-value loses for `left` of all left out, 0 of 0 (theorem 3)."""
     total = math.lgamma(taken + left + 2) - math.lgamma(taken + 1) - math.lgamma(left + 1)
     return total if left else 0.0
 
@@ -158,7 +161,7 @@ class ServerAudit(MethodAudit):
         self.unseen = 0  # tokens of texts that are left out
 
     def take_text(self, text: Columns) -> None:
-        """Add one text, by the price of what was left out (theorem 3)."""
+        """Bet on a text, at the price of what was left out (theorem 3); a flaw ends in `broken`."""
         if not len(text) or text.flaw:
             self.texts += 1
             self.broken += [text.flaw] if len(text) else []
@@ -198,7 +201,7 @@ class ServerAudit(MethodAudit):
         return max(self.level / len(self.bands) * math.exp(-self._price), sys.float_info.min)
 
     def claim(self) -> float | None:
-        """Return the least bias of all tokens that has power 0.99 in those that are looked at."""
+        """Return the least bias of all tokens that those looked at show with power 0.99, if any."""
         if not self._looked_at:
             return None
         claim = claimable(self.evidence(), self._level, self.bands[0])
@@ -238,7 +241,7 @@ class ServerAudit(MethodAudit):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return figures."""
+        """Return plain values: counts, log10 of the e-value's peak, the shares of each set."""
         return {
             "name": self.name,
             "texts": self.texts,
@@ -281,7 +284,7 @@ class SampledResult:
         return f"{lead}{self.finding.line}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return figures."""
+        """Return plain values: verdict, controls, band, and each server's figures (None: none)."""
         finding = self.finding
         return {
             "mode": self.mode,

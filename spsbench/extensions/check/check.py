@@ -94,7 +94,10 @@ class Checked:
 
 
 async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Checked:
-    """Connect to the servers, run all requested parts in order, and return their results."""
+    """Connect to the servers, run the requested parts in order, and return their results.
+
+    An adversary's scenarios replace them; without greedy texts all but `law` are `refused`.
+    """
     began = time.monotonic()
     plan, parts = texts.plan, set(texts.plan.parts)
     async with AsyncExitStack() as stack:
@@ -188,7 +191,7 @@ def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answ
 async def compare_greedy(
     texts: CheckTexts, greedy: Sequence[Answer], scored: Sequence[tuple[Answer | None, Answer]]
 ) -> ServerGreedy:
-    """Compare greedy texts with the strongest reference that there is."""
+    """Compare greedy texts with the baseline's, asked twice, else as `scored`, else as stated."""
     if BASE in texts.servers:
         bases = await texts.greedy(BASE)
         again = await texts.greedy(BASE, "greedy again")

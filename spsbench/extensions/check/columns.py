@@ -108,7 +108,7 @@ class TopLists:
         own: Sequence[float] = (),
         prompt: object = None,
     ) -> Columns:
-        """Return the columns of a text, then learn from its rows.
+        """Return the columns of a text, with a flaw where none can be bet on; learn from its rows.
 
         Args:
             rows: stated for each token.
@@ -171,7 +171,7 @@ class TopLists:
         return [entry for entry in row.top if entry[1] > edge]
 
     def _learn(self, row: "Listed") -> None:
-        """Learn from a row how long lists are, and whether they hold the emitted token."""
+        """Learn how long lists are, and how they show a token outside; cut rows tell neither."""
         if row.is_cut or self._is_unstated(row):
             return
         self._lists_emitted |= row.has_emitted
@@ -234,5 +234,5 @@ def resolve_row(row: Stated) -> Stated:
 
 
 def chance(logprob: float) -> float:
-    """Return the probability of a logarithm; one that is none adds up to too much."""
+    """Return exp(logprob), at most e: of a logarithm above 0 it makes a sum exceed 1."""
     return math.exp(min(logprob, 1.0))

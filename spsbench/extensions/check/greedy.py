@@ -60,7 +60,7 @@ class ServerGreedy(GreedyResult):
         return f"{line}; not decided, as {doubt}" if doubt else line
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return plain values, with the `line`, without the logits."""
         values = {**asdict(self), "line": self.line}
         for comparison in values["compared"]:
             del comparison["logits"]  # servers give none
@@ -87,9 +87,10 @@ def compare_served(
     names: Sequence[str] = (),
     tolerance: float | None = None,
 ) -> ServerGreedy:
-    """Compare greedy texts with those of a reference, where there are some, and the control.
+    """Compare greedy texts with a reference's, text by text; a bug planted in one is the control.
 
-    Tokens of a tie are `tolerance` nats apart at most; None: twice the rounding, measured here.
+    A text is ALONE without a base, or if one of both does not balance (`left_out`). Tokens of a tie
+    are `tolerance` nats apart at most; None: twice the rounding, measured here.
     """
     names = names or [f"prompt {i + 1}" for i in range(len(texts))]
     unbalanced = [unbalanced_in(*pair) for pair in zip(bases, texts, strict=True)]
@@ -127,7 +128,7 @@ def unbalanced_in(base: Answer | None, text: Answer) -> str:
 def compare_best(
     texts: Sequence[Answer], bases: Sequence[Answer] | None, names: Sequence[str] = ()
 ) -> ServerGreedy:
-    """Compare greedy texts with the baseline's, or with what the server itself states of them."""
+    """Compare greedy texts with the baseline's; None: with what the server states of them."""
     if bases is not None:
         return compare_served("the baseline", bases, texts, names)
     stated = list(map(expect_by_itself, texts))
@@ -135,7 +136,7 @@ def compare_best(
 
 
 def first_difference(base: Answer, text: Answer) -> int | None:
-    """Return the first position with different tokens; None if the texts agree."""
+    """Return the first position with different tokens; None if one text begins the other."""
     pairs = enumerate(zip(base.keys, text.keys, strict=False))
     return next((i for i, (a, b) in pairs if a != b), None)
 
@@ -145,7 +146,8 @@ def compare_pair(
 ) -> Compared:
     """Compare a greedy text with another: a bug also if one ends before the other.
 
-    Unknown if rows or keys are missing, or the text's key is `shared`: several tokens print it.
+    UNKNOWN if the row is missing, or the text's key is `shared`: several tokens print it. Where one
+    has no keys, texts that are equal are IDENTICAL, else UNKNOWN.
     """
     if not base.keys or not text.keys:
         same = base.text == text.text
@@ -188,7 +190,7 @@ def third_is_a_bug(base: Answer) -> bool:
 
 
 def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
-    """Return the likeliest tokens given the prefix of each of `keys`; where it ties, that one."""
+    """Return as a text the likeliest token at each of `keys`: that key if it ties or no row is."""
     likeliest = []
     for key, row in zip(keys, map(resolve_distinct, rows), strict=False):
         is_best = not row or dict(row).get(key) == row[0][1]

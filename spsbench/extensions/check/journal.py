@@ -142,7 +142,7 @@ class Journal:
             ) from error
 
     def keep(self, key: str, value: Any) -> None:
-        """Append a value, durable on return; the first one creates the file."""
+        """Append a value, durable on return; the first makes the file. UsageError: it is there."""
 
         def check_header(_: dict[str, Any]) -> None:
             if not self.resumed:  # another check has written the file meanwhile
@@ -167,7 +167,7 @@ class Journal:
 
 
 def finite(value: Any, instead: float | None) -> Any:
-    """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
+    """Return a copy with `instead` for each infinity and NaN, which JSON has not; tuples: lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return instead
     if isinstance(value, dict):

@@ -65,7 +65,7 @@ class Sampled:
         return Mode.STATED if server.top and server.gives_ids else None
 
     async def audit(self) -> SampledResult | None:
-        """Audit sampled texts; None if their distribution is not known."""
+        """Audit texts until a bias is found or excluded; None, remarked: no known distribution."""
         mode = self.mode()
         if self.plan.processors.changed and mode is not Mode.WEIGHTS:
             self.texts.remark(UNDECIDED)
@@ -125,7 +125,7 @@ class Sampled:
     def _balanced(
         self, audit: ServerAudit, texts: Sequence[tuple[int, Answer]], mode: Mode
     ) -> list[tuple[int, Answer]]:
-        """Return the texts whose accounts balance; the audit counts the others."""
+        """Return the texts that balance; the audit counts the others, and is broken if all are."""
         balanced = []
         for number, text in texts:
             reason = text.miscount(self.plan.max_new_tokens)
@@ -195,7 +195,7 @@ class Sampled:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
     async def _asked(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
-        """Return the texts of a batch that are audited, with their numbers."""
+        """Ask for a batch of texts; return, with their numbers, those of a known distribution."""
         ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
         asks = []
         for i in batch:
@@ -212,7 +212,7 @@ class Sampled:
     async def _scored(
         self, name: str, texts: Sequence[tuple[int, Answer]], mode: Mode, cut: Cut
     ) -> list[Columns]:
-        """Return the columns of texts by the weights, by the baseline, or as stated."""
+        """Return each text's columns: by weights, rescored by the baseline, or as `name` stated."""
         weights = self.weights
         if mode is Mode.STATED:
             lists = self._lists[name]

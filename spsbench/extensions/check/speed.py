@@ -94,7 +94,7 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
 
 
 def level(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
-    """Return the figures of one server."""
+    """Return a server's figures over blocks of one concurrency; None: one that is not known."""
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
     sums = jackknife([(answer,) for answer in timed])
@@ -122,7 +122,7 @@ def compare_requests(
     own_level: LoadFigures,
     other: LoadFigures,
 ) -> Ratios:
-    """Compare paired requests: those at equal positions in blocks of equal number."""
+    """Return ratios, above 1 if the server is better, of requests timed at equal places on both."""
     pairs = [
         (b, a)
         for one, two in zip(blocks, base, strict=False)
@@ -151,7 +151,7 @@ def wall_time(block: Block) -> float:
 
 
 async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratios]]:
-    """Return the figures of each server, and the ratios to the baseline, by concurrency."""
+    """Time greedy answers in blocks; return figures of each server and ratios, by concurrency."""
     plan, servers, journal = texts.plan, list(texts.servers), texts.journal
     levels: list[LoadFigures] = []
     to_baseline: list[Ratios] = []

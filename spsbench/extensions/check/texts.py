@@ -155,7 +155,7 @@ class CheckTexts:
         return texts[number] if is_new else f"({number + 1}) {texts[number % len(texts)]}"
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
-        """Return the request of prompt `index` or `text`, by ids if weights have them."""
+        """Return a request to server `name` of `text`, else of prompt `index`; as ids if it can."""
         plan, server = self.plan, self.servers[name]
         prompt: str | tuple[int, ...] = self.prompt(index) if text is None else text
         if self.weights is not None and server.takes_ids and not plan.chat:
@@ -170,7 +170,7 @@ class CheckTexts:
         return replace(ask, processors=self.plan.processors.changed | biases)
 
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
-        """Return the ids of an answer's prompt, for the weights."""
+        """Return the ids of an answer's prompt, by the weights; LookupError: there are none."""
         if self.weights is None:
             raise LookupError("no weights to score with")
         ids, remark = self.weights.prompt(text, answer, chat=self.plan.chat)
@@ -179,7 +179,7 @@ class CheckTexts:
         return ids
 
     async def asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        """Return the answers in order, by (key, request), kept or asked for in that order."""
+        """Return answers to one or more (key, request), in order; kept ones are not asked for."""
         part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0
 

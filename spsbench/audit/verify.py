@@ -145,7 +145,7 @@ class PairAudit(AuditWithBaseline):
         """Generate and examine texts in the order of `work`, until `until`; it may hold at once."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
-            """Add a text's evidence to its method, log every `OFTEN` SpS tokens; return `until`."""
+            """Add a text's evidence to its method, log every `OFTEN` SpS tokens; then `until()`."""
             self.methods[job.speculative].take(*examined)
             if self.audited.tokens - self._logged >= OFTEN:
                 self._logged = self.audited.tokens

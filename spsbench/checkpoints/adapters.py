@@ -57,7 +57,7 @@ def adapter_files(text: str) -> dict[str, Path]:
 def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
     """Read the folder of `FOLDER` or `FOLDER=FACTOR`; check its kind, and the headers of its file.
 
-    `several`: its changes are to be added to those of others.
+    `several`: its changes are added to others'. MissingError, DataError: it is unusable.
     """
     path, _, text = term.rpartition("=")
     has_factor = bool(path) and FACTOR.fullmatch(text)

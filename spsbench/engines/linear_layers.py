@@ -66,7 +66,7 @@ class PackedEmbedding(StandIn):
         self._head = [head]  # in a list: it is the head's, not a module of this one
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings [..., width] of ids [...]."""
+        """Return the embeddings [..., width] of ids [...]; IndexError: an id that has no row."""
         ids = tokens.reshape(-1)
         host_ids = ids.tolist()
         least, most = min(host_ids, default=0), max(host_ids, default=0)

@@ -189,7 +189,7 @@ def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) 
 def borrow(
     user: object, idle: list[Runner], device: torch.device, limit: int | None = None
 ) -> Runner:
-    """Return the idle runner that has recorded the most, or a new one; it is idle after `user`."""
+    """Return the idle runner that recorded most, or a new one, empty; idle after `user` is gone."""
     idle.sort(key=lambda runner: len(runner.replays))
     runner = idle.pop() if idle else Runner(device, limit)
     runner.cache.keep(0)
@@ -266,7 +266,7 @@ class StaticNetwork:
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`; the runner has the rows of `cache` from now on."""
+        """Return `plain(tensors, mask, cache)`, replayed if possible; the runner has the rows."""
         runner, m, past = self._runner, len(tensors[0]), 0
         if self._within:
             return plain(tensors, mask, cache)
@@ -316,7 +316,7 @@ class Static(Engine):
         return open_at_border(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
-        """Choose static sessions for `model`, or those of `eager`; return the choice as JSON."""
+        """Choose `static`, else `eager`, for `model`, unless one is chosen; return that as JSON."""
         dequantise(model)
         if choice := engine_config_of(model):
             check_rollback(model)

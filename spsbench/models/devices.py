@@ -24,7 +24,7 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """Return the devices of this machine that can be used, the CPU first, then GPUs by number."""
+    """Return the devices of this machine that can be used: CPU, then GPUs by number, Apple's."""
     total, free = ram()
     usable = [Device("cpu", "CPU", total, free)]
     if torch.cuda.is_available():

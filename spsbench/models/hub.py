@@ -137,7 +137,7 @@ def reachable(timeout: float = 3.0) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        """Send one request, and note that it was answered, by an error page too."""
+        """Send one request, and note an answer: an error page, or a certificate not known, too."""
         request = urllib.request.Request(address + "/api/models?limit=1", method="HEAD")
         try:
             urllib.request.urlopen(request, timeout=timeout).close()

@@ -347,9 +347,9 @@ class LazyTensor:
 
 
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
-    """Return the unread tensors of the safetensors `files` by name; `mapped`: as parts of them.
+    """Return name -> unread tensor of safetensors; `widen`: half precision is read as float32.
 
-    An index decides between copies of a tensor in several files.
+    An index decides between copies in several files. `mapped`: tensors are parts of their files.
     """
     tensors: dict[str, LazyTensor] = {}
     for path in files:

@@ -107,7 +107,7 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
 def check_ranks(models: Iterable[ModelSpec]) -> None:
     """Join the ranks that share a model, if one of `models` is shared.
 
-    UsageError: another number of ranks than a model's, or its weights are no checkpoint.
+    UsageError: ranks and no shared model, or one for another number, or of no checkpoint.
     DataError: sizes of a local model that the ranks do not divide.
     """
     shared, size = [model for model in models if model.ranks > 1], ranks().size

@@ -64,7 +64,7 @@ class ModelSource:
         return load_tokenizer(folder, trust_remote_code=self.how.trust_remote_code)
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """Load or draw the weights, in eval mode; over several ranks, this one's share.
+        """Load or draw the weights, in eval mode, quantised if asked; over ranks, this one's share.
 
         `mapped`: its tensors may be parts of its files, until `loader.materialise` copies them.
         """

@@ -157,7 +157,7 @@ def verifier_folder(verifier: str) -> Path | None:
 
 
 def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
-    """Copy a draft model, which engines take as it is; DataError: no safetensors, or no model."""
+    """Copy a draft model to `out`, without `training.json`; DataError: no safetensors or model."""
     config = read_config(folder)
     if not isinstance(config.get("vocab_size"), int):
         raise DataError(f"neither a head nor a language model ({folder}): expected one of the two")

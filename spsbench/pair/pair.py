@@ -315,7 +315,7 @@ class Pair:
             return cell, loaded
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
-        """Return the request of a call; None: it changes nothing of the pair's own."""
+        """Return a call's request, in a chat under the target's sampling; None: as the pair's."""
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
             (grid,) = parse(self._under(options), Grid)

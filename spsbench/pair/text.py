@@ -123,7 +123,7 @@ class Comparison(NamedTuple):
 
     @property
     def speed(self) -> str:
-        """Return the speed-up and its times in a sentence; none of short texts, a busy machine."""
+        """Return the speed-up and times in a sentence, or why not: short texts, a busy machine."""
         gained = self.speedup
         if gained is None:
             short, other = count_tokens(self.ars), count_tokens(self.sps)
@@ -151,7 +151,7 @@ class Comparison(NamedTuple):
 
     @property
     def answer_speedup(self) -> float | None:
-        """Return the ratio of the times until the last token a token, prefill included.
+        """Return ArS over SpS, by the times until the last token a token, prefill included.
 
         None where a text is too short, or where load leaves the speed-up open.
         """
@@ -183,7 +183,7 @@ class Comparison(NamedTuple):
         return self.loaded and self.speedup is not None and self.speedup.low is None
 
     def _part(self) -> str:
-        """Return the tokens and times behind the speed-up; empty: they are those of whole texts."""
+        """Return ", over the first ...", tokens and times of the speed-up; "": of whole texts."""
         ours, theirs = compared_segments(self.ars, self.sps)
         times = [(sum(s for s, _ in timed), sum(n for _, n in timed)) for timed in (theirs, ours)]
         if [n for _, n in times] == [count_tokens(self.sps), count_tokens(self.ars)]:

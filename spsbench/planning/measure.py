@@ -278,7 +278,7 @@ def check_one_table(pairs: Sequence[Pair]) -> None:
 
 
 def fitting_contexts(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return contexts, rising, that leave `room` to `limit`, or the longest; UsageError: none."""
+    """Return rising contexts that leave `room` to `limit`, or [limit - room]; UsageError: none."""
     rising = sorted(set(contexts))
     if limit is None:
         return rising

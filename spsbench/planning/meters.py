@@ -126,7 +126,7 @@ class PrecomputedDrafter(Drafter):
         """Do nothing: there is nothing to prepare."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the first k tokens of the precomputed draft, as a chain."""
+        """Return the first k tokens of the precomputed draft as a chain, whatever the `context`."""
         whole = self._draft
         return Draft(
             whole.tokens[:k],

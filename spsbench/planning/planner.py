@@ -349,7 +349,7 @@ class Planner:
     def _real_rounds(
         self, best: Sequence[Cell], held_back: Sequence[Sample], traces: Traces
     ) -> None:
-        """Run `best` and ArS on held-back prompts without a trace, if any, else on all of them."""
+        """Run `best`, if any, and ArS on held-back prompts: those without a trace, else on all."""
         if not best or not held_back:
             self._note(confirm=None)
             return

@@ -193,7 +193,7 @@ class MethodAudit:
 
     @property
     def alarm_line(self) -> str:
-        """Describe what alarms: the first impossible token, else e-value and largest deviation."""
+        """Describe the evidence: the first impossible token, else e-value and largest deviation."""
         if self.impossible:
             first = self.impossible[0]
             return (

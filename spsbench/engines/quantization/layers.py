@@ -114,7 +114,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Hang layers over codes in the places of stock ones, by name; LookupError: none such."""
+    """Hang layers over codes in stock ones' places, by name; LookupError: none of that shape."""
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))

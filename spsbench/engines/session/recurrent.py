@@ -120,7 +120,7 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass, keep its last rows' states; UnsupportedModelError: mixers were not run."""
+        """Run a pass, keep its last rows' states, a prefill's last; UnsupportedModelError: none."""
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m
         block = chain and keep == 0 and m > 1 and (start == 0 or self._stateful.reads_blocks)

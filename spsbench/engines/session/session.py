@@ -55,7 +55,7 @@ class FastLM(EagerLM):
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        """Feed n tokens in one call, each drawn by one of `u` [n] as of a `RollOut`.
+        """Feed n tokens in one call, drawn by `u` [n] from `logits`, then from each pass's result.
 
         Returns tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
         """
@@ -83,7 +83,7 @@ class FastLM(EagerLM):
         return kind
 
     def _make_room(self, tokens: Tensor) -> None:
-        """Make room in the cache for a pass over `tokens`; forget rows out of all windows."""
+        """Make room for `tokens` in the cache, or OutOfMemoryError; forget rows that none sees."""
         if self._forgets and self.windows is not None:
             self._fed[self._length :] = tokens.tolist()
             first = self.windows.first(self._length - SPARE)

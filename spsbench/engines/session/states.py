@@ -52,7 +52,7 @@ def takes_masks(model: PreTrainedModel) -> bool:
 def feed_tokens(
     model: PreTrainedModel, tokens: Tensor, cache: DynamicCache, keep: int, start: int = 0
 ) -> Any:
-    """Return the output of a stock pass over `tokens` [m], with logits of the last `keep`.
+    """Return the output of a stock pass over `tokens` [m], with logits of the last `keep`; 0: all.
 
     `start` is the number of tokens in the cache.
     """
@@ -165,7 +165,7 @@ ROWS = {"keys": 2, "values": 2, "indexer_keys": 1, "indexer_position_ids": -1}
 
 
 def gather(layer: Any, rows: Sequence[int]) -> None:
-    """Keep the keys and values at `rows` of a layer; a range moves nothing."""
+    """Keep the keys and values at `rows` of a layer; a range, which is from 0 on, moves nothing."""
     for name, axis in ROWS.items():
         tensor = getattr(layer, name, None)
         if tensor is None or tensor.numel() == 0:

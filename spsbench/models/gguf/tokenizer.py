@@ -20,7 +20,7 @@ WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:
-    """Return the sampling of a file, by the names of a generation config or else its own keys."""
+    """Return the sampling of a file by a generation config's names, else its keys; 6 digits."""
     settings = {}
     for key, value in head.values.items():
         if key.startswith(_SAMPLING):

@@ -266,7 +266,7 @@ def _of_marks(name: str, marks: set[str], *, named: bool) -> bytes:
 
 
 def _decode_ids(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
-    """Return the bytes that each id adds after another one; None: no or incomplete characters."""
+    """Return the bytes that each id adds after a named one; None: no or incomplete characters."""
     special = set(tokenizer.all_special_ids)
     anchor = next((i for i, n in enumerate(names) if n is not None and i not in special), 0)
     plain = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}

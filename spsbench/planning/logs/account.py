@@ -111,12 +111,12 @@ class Account:
     def get(
         self, holder: dict[str, Any], *fields: str, whole: bool = False, api: bool = False
     ) -> Any:
-        """Return the first of some fields that is a text, list or object and not empty, or None.
+        """Return the first field that is a text, list or object, not empty, as read; None: none.
 
         Args:
             fields: names; that one is read.
             whole: all below it is read, too.
-            api: a text may hold JSON of an API.
+            api: a text may hold JSON of an API, which then replaces it in `holder`.
         """
         for name in fields:
             value = holder.get(name)

@@ -231,7 +231,7 @@ class LogAnswer:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return as plain values what is shown: answer, warnings, counts, rows, notes, settings."""
         return {
             "answer": self.sentence(),
             "warnings": self.warnings(),

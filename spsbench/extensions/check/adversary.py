@@ -53,7 +53,7 @@ class Adversary:
         try:
             self._play("")
             longer = [replace(ask, tokens=ask.tokens + self.k + 1) for ask in asks]
-            self.truths = await self._asked("none", longer)
+            self.truths = await self._answers_to("none", longer)
             likely = {key for text in self.truths for row in text.stated for key, _ in row}
             likely |= {f"#{i}" for text in self.truths for i in text.ids or ()}
             rare = [i for i in reversed(range(self.vocab)) if f"#{i}" not in likely]
@@ -89,7 +89,7 @@ class Adversary:
             asks = [replace(ask, stop=(stop,)) for ask, stop in zip(asks, stops, strict=True)]
             bases = [in_letters(t.partition(s)[0]) for t, s in zip(whole, stops, strict=True)]
         self._play(name)
-        answers = await self._asked(name, asks)
+        answers = await self._answers_to(name, asks)
         drafts = await texts.drafts(f"adversary {name}", before, texts.answers[count:])
         compared = [in_letters(text.text) for text in answers] if name == STOP else answers
         result = compare_served("the same server without drafts", bases, compared)
@@ -98,9 +98,9 @@ class Adversary:
             result.doubts[AuditVerdict.HELD] = why
         return result
 
-    async def _asked(self, name: str, asks: Sequence[Ask]) -> list[Answer]:
+    async def _answers_to(self, name: str, asks: Sequence[Ask]) -> list[Answer]:
         keyed = [(f"adversary {name}/{i}", ask) for i, ask in enumerate(asks)]
-        return await self.texts.asked(OWN, keyed)
+        return await self.texts.answers_to(OWN, keyed)
 
     def _play(self, name: str) -> None:
         """Write a scenario's drafts, none of "", into the script, if there is a server to ask."""

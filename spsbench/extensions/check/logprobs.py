@@ -54,7 +54,7 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
         ]
         async with asyncio.TaskGroup() as group:
             keyed = [(f"logprobs/{i}", ask) for i, ask in enumerate(asks)]
-            answering = group.create_task(texts.asked(name, keyed))
+            answering = group.create_task(texts.answers_to(name, keyed))
             scoring = group.create_task(texts.wait_for(jobs))
         scored, stated, accepted = [], [], []
         for i, answer in enumerate(answering.result()):

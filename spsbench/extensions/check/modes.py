@@ -90,7 +90,7 @@ async def check_json(texts: CheckTexts) -> ServerGreedy:
             for number, (schema, prompt) in enumerate(JSON_PROMPTS)
         ]
         keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
-        answers[name] = await texts.asked(name, keyed)
+        answers[name] = await texts.answers_to(name, keyed)
         count = sum(map(is_json, answers[name]))
         shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
     names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
@@ -105,7 +105,7 @@ async def check_mixed(texts: CheckTexts, greedy: Sequence[Answer]) -> ServerGree
     for i in range(len(greedy)):
         sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)
         asks += [(f"mixed/{i}", texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
-    mixed = (await texts.asked(OWN, asks))[::2]
+    mixed = (await texts.answers_to(OWN, asks))[::2]
     return compare_served("greedy texts in batches of their own", greedy, mixed)
 
 
@@ -116,7 +116,7 @@ async def check_cache(texts: CheckTexts) -> ServerGreedy:
     asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
     before = count_cached(await texts.metrics())
     first, again = [
-        await texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
+        await texts.answers_to(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
         for kind in ("first", "again")
     ]
     after = count_cached(await texts.metrics())

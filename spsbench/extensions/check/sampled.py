@@ -94,7 +94,7 @@ class Sampled:
             for name, server in list(audits.items()):
                 if name == BASE and (batch.start // size) % 2:  # half as many texts
                     continue
-                texts = await self._asked(name, batch, mode)
+                texts = await self._sample(name, batch, mode)
                 ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
                 if ended and not (is_llama or server.hides):
@@ -194,7 +194,7 @@ class Sampled:
     def _temperature(self, index: int) -> float:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
-    async def _asked(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
+    async def _sample(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
         """Ask for a batch of texts; return, with their numbers, those of a known distribution."""
         ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
         asks = []
@@ -202,7 +202,7 @@ class Sampled:
             ask = self.texts.ask(name, i, self._temperature(i), self._prompt(i))
             ask = replace(self.texts.processed(ask), warp=self.plan.cut)
             asks.append((f"{self.kind}/{i}", replace(ask, top=0) if ids_alone else ask))
-        answers = await self.texts.asked(name, asks)
+        answers = await self.texts.answers_to(name, asks)
         # A text that a stop string ended has no end of its own.
         texts = [replace(t, finish="length") if t.stopped_by else t for t in answers]
         self._answers += answers if name == OWN else []
@@ -258,7 +258,7 @@ class Sampled:
             prompts = list(islice(starts, FIRSTS))
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
-        answers = await self.texts.asked(name, keyed)
+        answers = await self.texts.answers_to(name, keyed)
         pairs = []
         for i, (prompt, text) in enumerate(zip(prompts, answers, strict=True)):
             if self.weights is None:

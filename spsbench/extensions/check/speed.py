@@ -93,7 +93,7 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
     return Jackknife(sums.reshape(len(rows), -1), clusters[1])
 
 
-def level(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
+def figures_of(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
     """Return a server's figures over blocks of one concurrency; None: one that is not known."""
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
@@ -172,7 +172,7 @@ async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratio
                     lambda block: [timed and asdict(timed) for timed in block],
                 )
                 blocks[name].append(block)
-        of_servers = [level(name, together, of_server) for name, of_server in blocks.items()]
+        of_servers = [figures_of(name, together, of_server) for name, of_server in blocks.items()]
         levels += of_servers
         if len(of_servers) == 2:
             audited, baseline = blocks.values()

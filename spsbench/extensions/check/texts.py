@@ -178,7 +178,7 @@ class CheckTexts:
             self.remark(remark)
         return ids
 
-    async def asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
+    async def answers_to(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
         """Return answers to one or more (key, request), in order; kept ones are not asked for."""
         part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0
@@ -206,7 +206,7 @@ class CheckTexts:
         """Return the greedy texts of the first prompts; `processed`, under the processors."""
         asks = [self.ask(name, i, 0.0) for i in range(min(GREEDY, len(self.plan.texts)))]
         asks = list(map(self.processed, asks)) if processed else asks
-        return await self.asked(name, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
+        return await self.answers_to(name, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
 
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None

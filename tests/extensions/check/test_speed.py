@@ -8,7 +8,7 @@ import pytest
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine_server
-from spsbench.extensions.check.speed import Timed, compare_requests, level
+from spsbench.extensions.check.speed import Timed, compare_requests, figures_of
 from spsbench.serving.engines import Answer
 from tests.extensions.check.stubs import Plan
 from tests.oracles.stub import Engine, Stub, serving
@@ -20,7 +20,7 @@ def block(*speeds, began=0.0):
 
 
 def test_the_figures_of_one_server():
-    found = level("one", 2, [block(0.1, 0.3)])
+    found = figures_of("one", 2, [block(0.1, 0.3)])
     assert found.ttft.mean == pytest.approx(0.5)
     assert found.tpot.mean == pytest.approx(0.2)  # 4 s for 20 tokens
     assert found.user.mean == pytest.approx(22 / 5)
@@ -30,7 +30,7 @@ def test_the_figures_of_one_server():
 
 def test_twice_as_fast_is_a_ratio_of_two():
     fast, slow = [block(0.1, 0.2)], [block(0.2, 0.4)]
-    sides = level("own", 1, fast), level("base", 1, slow)
+    sides = figures_of("own", 1, fast), figures_of("base", 1, slow)
     found = compare_requests(1, fast, slow, *sides)
     assert found.tpot.mean == pytest.approx(2)
     assert found.ttft.mean == pytest.approx(1)
@@ -40,7 +40,7 @@ def test_twice_as_fast_is_a_ratio_of_two():
 
 def test_a_failed_answer_is_in_no_pair():
     fast, slow = [[None, *block(0.1, 0.1)[1:]]], [block(0.3, 0.2)]
-    sides = level("own", 1, fast), level("base", 1, slow)
+    sides = figures_of("own", 1, fast), figures_of("base", 1, slow)
     found = compare_requests(1, fast, slow, *sides)
     assert (found.pairs, sides[0].failed) == (1, 1)
     assert found.tpot.mean == pytest.approx(2)
@@ -82,7 +82,7 @@ def test_a_count_is_believed_where_it_can_be(count, ids, words):
     assert bool(words) is bool(line)
     timed = Timed.of(answer(count, ids), 0, 0.0, 8)
     assert (timed.tokens is None) is bool(words)
-    found = level("one", 1, [[timed]])
+    found = figures_of("one", 1, [[timed]])
     assert found.ttft.mean == pytest.approx(0.1)
     assert ((found.tpot, found.user, found.machine) == (None,) * 3) is bool(words)
 
@@ -90,12 +90,12 @@ def test_a_count_is_believed_where_it_can_be(count, ids, words):
 def test_an_answer_without_a_count_leaves_the_others_their_times():
     timed = block(0.1, 0.1)
     timed[0] = Timed(0, 0.7, 9.0, None, 9.7, 11)
-    found = level("one", 1, [timed])
+    found = figures_of("one", 1, [timed])
     assert found.ttft.mean == pytest.approx(0.6)
     assert found.tpot.mean == pytest.approx(0.1)
     assert found.machine is None
     base = [block(0.2, 0.2)]
-    both = compare_requests(1, [timed], base, found, level("base", 1, base))
+    both = compare_requests(1, [timed], base, found, figures_of("base", 1, base))
     assert (both.pairs, both.machine) == (1, None)
     assert both.tpot.mean == pytest.approx(2)
 

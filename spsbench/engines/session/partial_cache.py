@@ -144,7 +144,7 @@ class PartialLM(EagerLM):
         return super()._positions(m, parents) + (self.length - self._length)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        """Return a pass's masks by the positions of rows, which lie in a ring, if any windows."""
+        """Return a pass's masks by positions of rows in the ring; without windows, the usual."""
         if self.windows is None:
             return super()._mask(m, parents)
         chain = torch.arange(-1, m - 1) if parents is None else parents

@@ -120,7 +120,10 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass, keep its last rows' states, a prefill's last; UnsupportedModelError: none."""
+        """Run a pass, keep states after its last rows: `KEPT` of them, a prefill's 1, a tree's all.
+
+        UnsupportedModelError: mixers were not run.
+        """
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m
         block = chain and keep == 0 and m > 1 and (start == 0 or self._stateful.reads_blocks)

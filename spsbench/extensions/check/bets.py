@@ -109,9 +109,10 @@ class Band:
 
 
 def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
-    """Bound a row's shift of the likeliest key (`argmax`) and larger one-signed sum of all shared.
+    """Return the band of shifts between two statements of the same distributions: mean + 3 errors.
 
-    Bounds are a mean and 3 errors; a row whose likeliest key the second lacks is left out.
+    `argmax`: the shift of a row's likeliest key; `other`: the larger sum of shifts of one sign.
+    Keys that one lacks are left out, and rows whose likeliest is one; 0 without rows.
     """
     argmax, other = [], []
     for one, two in pairs:

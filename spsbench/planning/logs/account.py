@@ -111,7 +111,9 @@ class Account:
     def get(
         self, holder: dict[str, Any], *fields: str, whole: bool = False, api: bool = False
     ) -> Any:
-        """Return the first field that is a text, list or object, not empty, as read; None: none.
+        """Return and mark as read the first field that is a text, list or object, not empty.
+
+        None: there is none.
 
         Args:
             fields: names; that one is read.

@@ -96,12 +96,14 @@ def plan(
 
         return plan_of_files(planning, chosen)
     table = Sweep(task=task or TASK)
-    requests = model_requests(chosen)
     if pair is not None:
         access = pair.access
+    facts = facts_of(access)
+    heads = heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts)
+    requests = model_requests(chosen, heads)
     prepare_access(requests, access, may_need_hub(table))
     spec = task_spec(table)
-    prompted_task, target, facts = make("tasks", spec), requests[0].target, facts_of(access)
+    prompted_task, target = make("tasks", spec), requests[0].target
     asking = task_in_chat(prompted_task, spec, planning.chat, facts, target)
     if planning.system is not None and asking is None:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
@@ -123,7 +125,7 @@ def plan(
         chosen,
         planning.k,
         resolver=partial(resolve, vocabularies=model_cache.vocabularies),
-        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts),
+        heads=heads,
     )
     note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
@@ -170,9 +172,14 @@ def open_plan(folder: Path, **options: Any) -> Any:
     return inputs.open_planned(folder, *parse(options, Planning))
 
 
-def model_requests(options: Mapping[str, Any]) -> list[CellRequest]:
-    """Return a request for each draft, or one without draft, for checks without torch."""
+def model_requests(options: Mapping[str, Any], heads: Mapping[str, str]) -> list[CellRequest]:
+    """Return a request for each draft, or one without draft, for checks without torch.
+
+    `heads`: draft -> the drafter that reads it.
+    """
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
-    requests = [fill({**plain, "draft": draft}) for draft in options.get("draft") or ()]
+    of_heads = {draft: {"drafter": Spec(name)} for draft, name in heads.items()}
+    drafts = options.get("draft") or ()
+    requests = [fill({**plain, "draft": draft, **of_heads.get(draft, {})}) for draft in drafts]
     return requests or [fill(of_target)]

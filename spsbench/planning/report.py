@@ -183,10 +183,12 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        `options`: the user's of the adapted plan, with `prompts`.
+        A head comes first, whose acceptance no trace predicts. `options`: the user's of the
+        adapted plan, with `prompts`.
         """
-        drafting = drafter_in(self.forecasts).method.drafting
-        cell = next(cell for m, cell in adapted.cells.items() if m.drafting == drafting)
+        best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
+        heads = (cell for cell in cells.values() if head_part(cell.drafter))
+        cell = next(heads, None) or next(c for m, c in cells.items() if m.drafting == best)
         return str(attribute_at(TRIAL)(cell, steps, adapted.folder, options))
 
     def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:

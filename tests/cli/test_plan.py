@@ -113,6 +113,7 @@ def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, 
     ]
     assert costs[0] == costs[1]
     assert sps(*asked, "--temperature", "0,1").code == 2
+    assert sps("plan", "--target", "nano", "--draft", "nano-eagle3", "--dry-run").code == 0
 
 
 Mean = namedtuple("Mean", "mean")

@@ -51,7 +51,7 @@ from spsbench.store.provenance import run_fingerprint
 from spsbench.store.records import records, withhold_texts
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable
-from spsbench.store.starts import Provenance, Start, bandwidth_before
+from spsbench.store.starts import Provenance, Start, memory_before
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 from spsbench.workers.environment import worker_provenance
@@ -131,8 +131,7 @@ class Benchmark:
         """Return the provenance of this start, and the memory of this machine."""
         conditions = worker_provenance(cell.target.device for cell in experiment.cells)
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
-            bandwidth = bandwidth_before(before, conditions)
-            conditions.memory = memory(experiment, folders, bandwidth)
+            conditions.memory = memory(experiment, folders, memory_before(before, conditions))
         return conditions
 
     def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:

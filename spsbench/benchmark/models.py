@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spsbench.checkpoints.weights import BYTES, token_weight_bytes
+from spsbench.checkpoints.weights import BYTES, prompt_operations, token_weight_bytes
 from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
@@ -87,26 +87,31 @@ def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
 
 
 def memory(
-    experiment: Experiment, folders: dict[ModelSpec, Path], earlier: float | None = None
+    experiment: Experiment, folders: dict[ModelSpec, Path], earlier: Memory | None = None
 ) -> Memory | None:
-    """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
+    """Return what bounds the times of each target on this machine: its memory, and its products.
 
-    None where no target is plain weights on a CPU. `earlier` is a bandwidth known before; None: it
-    is measured, and `loaded` tells whether other work ran meanwhile.
+    None where no target is plain weights on a CPU. What `earlier` knows of the machine is taken
+    from it; None: it is measured, and `loaded` tells whether other work ran meanwhile.
     """
     targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
-    sizes = dict[str, int]()
+    sizes, products = dict[str, int](), dict[str, tuple[str, int]]()
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:
             continue
         dtype = "float32" if model.dtype == "auto" else model.dtype
         if dtype in BYTES and any(folders[model].glob("*.safetensors")):
             sizes[model.id] = token_weight_bytes(folders[model], dtype)
+            products[model.id] = dtype, prompt_operations(folders[model])
     if not sizes:
         return None
     if earlier:
-        return Memory(earlier, weights=sizes)
-    return measure_bandwidth(experiment.threads, sizes)
+        return Memory(earlier.bandwidth, weights=sizes, prompt=earlier.prompt)
+    measured = measure_bandwidth(experiment.threads, sizes)
+    rates = product_rates(dtype for dtype, _ in products.values())
+    timed = {name: work for name, work in products.items() if work[0] in rates}
+    measured.prompt = {name: count / rates[dtype] for name, (dtype, count) in timed.items()}
+    return measured
 
 
 def measure_bandwidth(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
@@ -117,14 +122,16 @@ def measure_bandwidth(threads: int | None, weights: dict[str, int] | None = None
     return Memory(bandwidth, was_disturbed(before, read_clocks()), weights or {})
 
 
-def product_rates(seconds: float = 0.3) -> dict[str, float]:
+def product_rates(
+    dtypes: Iterable[str] = ("float32", "bfloat16", "int8"), seconds: float = 0.3
+) -> dict[str, float]:
     """Measure, by dtype, the operations a second of torch's products of square matrices.
 
     The best of `seconds` each: a lower bound of what a processor can do, by FMA in float32, by a
     matrix unit or dot products in others, where it has them. Without int8 where torch lacks it.
     """
     rates: dict[str, float] = {}
-    for dtype in "float32", "bfloat16", "int8":
+    for dtype in dict.fromkeys(dtypes):
         x = torch.ones(SIDE, SIDE).to(getattr(torch, dtype))
         multiply, best, end = torch._int_mm if dtype == "int8" else torch.mm, math.inf, math.inf
         with suppress(RuntimeError):

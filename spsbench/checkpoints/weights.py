@@ -194,3 +194,10 @@ def token_weight_bytes(folder: Path, dtype: str) -> int:
         for name, header in headers.items()
         if not (headed and name.endswith(INPUT_EMBEDDINGS))
     )
+
+
+def prompt_operations(folder: Path) -> int:
+    """Return the operations of one token of a prompt: two for each number outside embeddings."""
+    headers = read_headers(safetensors_files(folder)).items()
+    outside = INPUT_EMBEDDINGS + OUTPUT_HEADS
+    return 2 * sum(header.numbers for name, header in headers if not name.endswith(outside))

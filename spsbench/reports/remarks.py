@@ -150,10 +150,13 @@ def run_findings(
     return lines + [f"{SOURCE}."] * (paper and any(map(paper_row, rows)))
 
 
-def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
-    """Return lines on ArS and SpS against the memory-bandwidth limit of ArS, by target.
+def ceilings(
+    rows: Sequence[Summary], memory: Memory | None, prompts: Mapping[str, float] | None = None
+) -> list[str]:
+    """Return lines on ArS and SpS against the limits of memory and products, by target.
 
-    Nothing that was measured under load. Only several tokens a pass can exceed the limit.
+    Nothing that was measured under load. Only several tokens a pass can exceed the limit of memory.
+    `prompts` has the mean tokens of a prompt by the cell's id; without it prefills are left out.
     """
     lines: list[str] = []
     if memory is None or memory.loaded:
@@ -185,6 +188,18 @@ def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
             lines.append(
                 f"SpS, of the same limit of {bound:.2f} ms/token, which no ArS "
                 f"exceeds: {'; '.join(dict.fromkeys(speculative))}."
+            )
+        least = 1e3 * memory.prompt.get(target, 0)  # ms of a prompt's token
+        prefills = [
+            f"{names.full(row.cell)}: {least * tokens / time.mean:.0%} of {tokens:.0f} tokens"
+            for row, _ in times
+            if row.cell.k == 0 and (time := row.prefill_ms) is not None and not time.loaded
+            if least and (tokens := (prompts or {}).get(row.cell.id))
+        ]
+        if prefills:
+            lines.append(
+                f"Products limit prompts of {target} to {least:.3f} ms/token (at the rate of "
+                f"torch's own, measured); reached: {'; '.join(dict.fromkeys(prefills))}."
             )
     return lines
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
@@ -202,12 +203,14 @@ def _table(source: RunData) -> Table:
     memory = machines[0].provenance.memory if len(machines) == 1 else None
     cells = {cell.id: cell for cell in source.cells}
     texts, greedy = defaultdict[str, Repetition](Repetition), GreedyTexts(source.cells)
+    prompts = defaultdict[str, list[int]](list)  # tokens of each
 
     def read() -> Iterator[Record]:
         for record in source.records(timed=pooled):
             seen.add(record.key)
             greedy.add(record)
             texts[record.cell].add(record)
+            prompts[record.cell].append(record.prompt_tokens)
             yield record
 
     rows = source.rows(read(), seen)
@@ -218,7 +221,8 @@ def _table(source: RunData) -> Table:
         (cell, parity._replace(available=source.samples_of(cell)))
         for cell, parity in parities([row.cell for row in whole], quality, greedy.identical())
     ]
-    notes = _notes(source, machines, whole, paired, memory)
+    limits = ceilings(whole, memory, {cell: fmean(sizes) for cell, sizes in prompts.items()})
+    notes = _notes(source, machines, whole, paired, limits)
     notes += sameness([row.cell for row in whole], greedy)
     notes += repetitions([row.cell for row in whole], texts) + count_unmarked(whole, scores)
     tasks = dict.fromkeys(part["title"] for part in source.manifest.experiment.get("parts", ()))
@@ -262,12 +266,12 @@ def _notes(
     machines: Sequence[Machine],
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
-    memory: Memory | None,
+    limits: Sequence[str],
 ) -> list[str]:
-    """Return remarks: findings, counters, ceilings, scorings, and what is missing."""
+    """Return remarks: findings, counters, `limits`, scorings, and what is missing."""
     notes = run_findings(whole, paired, paper=source.paper)
     notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
-    notes += ceilings(whole, memory) + judged_notes(source.folder, source.cells)
+    notes += [*limits, *judged_notes(source.folder, source.cells)]
     if missing := unbegun(record_logs(source.folder)):
         notes.append(f"Shards not started yet: {', '.join(map(shard_name, missing))}.")
     if len(machines) > 1:

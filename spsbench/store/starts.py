@@ -24,11 +24,12 @@ class Git(Struct):
 
 
 class Memory(Struct):
-    """The memory bandwidth of a machine, and the bytes that it bounds the tokens of ArS by."""
+    """The memory bandwidth of a machine, and what it and its products bound the times of ArS by."""
 
     bandwidth: Annotated[float, Meta(ge=1, le=1e300)]  # bytes a second
     loaded: bool = False  # whether other work ran while it was measured
     weights: dict[str, Count] = {}  # target -> bytes read for a token
+    prompt: dict[str, Amount] = {}  # target -> seconds that products take for a prompt's token
 
 
 class Provenance(Struct, omit_defaults=True):
@@ -121,11 +122,11 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
         yield f"machine {number}: {words}"
 
 
-def bandwidth_before(starts: Sequence[Start], provenance: Provenance) -> float | None:
-    """Return the memory's bytes a second by the last quiet start on such a machine; None: none."""
+def memory_before(starts: Sequence[Start], provenance: Provenance) -> Memory | None:
+    """Return the memory as the last quiet start on such a machine measured it; None: none did."""
     for start in reversed(starts):
         memory = start.provenance.memory
         alike = start.provenance.timing_conditions == provenance.timing_conditions
         if memory is not None and not memory.loaded and alike:
-            return memory.bandwidth
+            return memory
     return None

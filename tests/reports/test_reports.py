@@ -252,3 +252,16 @@ def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
     assert ceilings([row], Memory(1e10, True, memory.weights)) == ceilings([row], None) == []
     slow = replace(row, mean_token_time_ms=row.mean_token_time_ms._replace(loaded=True))
     assert ceilings([slow], memory) == []
+
+
+def test_prefills_are_compared_with_the_limit_of_products():
+    row = summary(cell(0), 9, prefill_ms=Estimate(10.0, 9.0, 11.0, 9))
+    memory = Memory(1e10, weights={"large": 10**7}, prompt={"large": 1e-4})
+    (line,) = ceilings([row], memory, {row.cell.id: 50.0})
+    assert "to 0.100 ms/token" in line
+    assert line.endswith("xsum, T 1, ArS: 50% of 50 tokens.")
+    loaded = replace(row, prefill_ms=row.prefill_ms._replace(loaded=True))
+    drafting = replace(row, cell=cell(4))
+    for left_out in (loaded, drafting):
+        assert ceilings([left_out], memory, {left_out.cell.id: 50.0}) == []
+    assert ceilings([row], memory) == []

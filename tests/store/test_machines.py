@@ -1,7 +1,7 @@
 """Which starts are alike: by what times depend on, not by what a start might have used."""
 
 from spsbench.store.run_folder import unbegun
-from spsbench.store.starts import Memory, Provenance, Start, bandwidth_before, machines, unlike
+from spsbench.store.starts import Memory, Provenance, Start, machines, memory_before, unlike
 
 
 def start(*, threads=None, memory=None, **hardware):
@@ -25,8 +25,8 @@ def test_machines_in_their_order():
 def test_the_bandwidth_is_that_of_the_last_undisturbed_start_on_such_a_machine():
     starts = [start(memory=Memory(bandwidth=n)) for n in (1e9, 2e9)]
     starts += [start(memory=Memory(3e9, loaded=True)), start(cpu="B", memory=Memory(4e9)), start()]
-    assert bandwidth_before(starts, start(usable_cores=1).provenance) == 2e9
-    assert bandwidth_before(starts, start(cpu="C").provenance) is None
+    assert memory_before(starts, start(usable_cores=1).provenance) == Memory(2e9)
+    assert memory_before(starts, start(cpu="C").provenance) is None
 
 
 def test_shards_that_are_still_to_begin():

@@ -110,7 +110,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
 def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> str:
     """Train a plan's drafter for some steps on texts of its target; return a sentence of the gain.
 
-    It begins with a blank. Both figures are of the same held-out texts, at the plan's costs.
+    It begins with a blank. Both figures are of the same held-out texts, at costs measured here.
 
     Args:
         cell: one with that drafter, under the adapter; without a draft nothing is trained.
@@ -126,7 +126,7 @@ def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> s
     how: dict[str, Any] = {"prompts": [str(options["prompts"])], "start": cell.draft.id}
     how |= {"count": TRIAL_TEXTS, "held_out": TRIAL_TEXTS, "tokens": cell.max_new_tokens}
     how |= {"batch_tokens": 512, "steps": steps, "evaluations": 1, "worth": 0.0, "patience": 0}
-    how |= {"out": out, "resume": out.exists(), "costs": folder / "costs.json"}
+    how |= {"out": out, "resume": out.exists(), "cost_seconds": options.get("cost_seconds", 10.0)}
     trained = train("head" if head else "draft", **shared, **how)
     before, after = trained.evaluations[0], trained.evaluations[-1]
     figures = (

@@ -205,7 +205,10 @@ class SpeculativeGeneration:
                 raise UsageError("`draft` with `assistant_model`: expected one. Leave one out")
             alike = logits_width(model) == logits_width(assistant)
             if not (alike or (self.tokenizer and self.assistant_tokenizer)):
-                raise UsageError("`assistant_model`: expected as many tokens, or both tokenizers")
+                raise UsageError(
+                    "`assistant_model` of other tokens: give both tokenizers to `generate_with`, "
+                    "as `generate` hands on none"
+                )
             options = {"drafter": Spec("model"), **options, "draft": f"{names[1]} (assistant)"}
         request = fill(options, facts_of(self.access))
         if self._models[:2] != (model, assistant):

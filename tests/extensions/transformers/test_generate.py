@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers.generation import configuration_utils as configs
 
 import spsbench
 from spsbench.audit.statistical.finding import AuditVerdict
@@ -18,8 +19,11 @@ from tests.oracles.models import ROTARY, WINDOWED, tiny
 from tests.stateful_models import stateful
 
 CASES = tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
+CASES["without_effect"] |= {
+    "compile_config": configs.CompileConfig(),
+    "continuous_batching_config": configs.ContinuousBatchingConfig(),
+}
 VALUES = {name: value for cases in CASES.values() for name, value in cases.items()}
-NO_VALUE = {"compile_config", "continuous_batching_config"}  # objects; the last is deprecated
 PLAIN = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0}
 SAMPLED = PLAIN | {"do_sample": True, "top_k": 0}
 STATEFUL = ("mamba", "lfm2", "qwen3_5_text")
@@ -41,8 +45,8 @@ def ours(models, ids, **options):
 def test_every_field_of_a_generation_config_is_in_the_table_and_tried():
     named = [*FIELDS["honoured"], *FIELDS["without_effect"], *FIELDS["refused"]]
     fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    assert sorted(named) == sorted(fields) == sorted({*VALUES} | NO_VALUE)
-    assert CASES["without_effect"].keys() | NO_VALUE == {*FIELDS["without_effect"]}
+    assert sorted(named) == sorted(fields) == sorted(VALUES)
+    assert CASES["without_effect"].keys() == {*FIELDS["without_effect"]}
     refused = CASES["refused"].keys() | CASES["refused_by_transformers"].keys()
     assert refused == FIELDS["refused"].keys()
 
@@ -55,6 +59,12 @@ def test_a_field_does_what_it_does_in_plain_generate(models, name):
     options |= {"eos_token_id": VALUES[name]} if name == "eos_token_id" else {}
     options |= {"top_k": 1} if name == "num_return_sequences" else {}
     assert torch.equal(ours(models, ONE, **options), models[0].generate(ONE, **options))
+
+
+@pytest.mark.parametrize("name", sorted({*configs.ALL_CACHE_IMPLEMENTATIONS} - {"quantized"}))
+def test_the_kind_of_cache_is_without_effect(models, name):
+    text = ours(models, ONE, cache_implementation=name)
+    assert torch.equal(text, models[0].generate(ONE, **PLAIN))
 
 
 @pytest.mark.parametrize("name", [*CASES["refused"], *CASES["refused_by_transformers"]])

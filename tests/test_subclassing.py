@@ -15,7 +15,8 @@ LIMITLESS = type(
     "LM",
     (),
     {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False, "layers": ()}
-    | {"known_ids": None, "__iter__": lambda self: iter(()), "values": lambda self: ()},
+    | {"known_ids": None, "chat": "", "address": ""}
+    | {"__iter__": lambda self: iter(()), "values": lambda self: ()},
 )
 PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "hf"]
 

@@ -58,7 +58,7 @@ def plan(
     ] = None,
     trial: Annotated[
         int | None,
-        o.option(METHOD, "--trial", min=1, help="Steps to train on each --adapter's own texts."),
+        o.option(METHOD, "--trial", min=1, hidden=True, help="Steps to train on adapters' texts."),
     ] = None,
     fit: Annotated[
         str | None,

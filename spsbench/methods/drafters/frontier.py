@@ -187,7 +187,8 @@ class FrontierDrafter(Drafter):
     """
 
     def __init__(self, frontier: Frontier, *, narrow: bool = False) -> None:
-        self._frontier, self.limit, self.layers = frontier, frontier.limit, frontier.layers
+        self._frontier, self.limit = frontier, frontier.limit
+        self.layers = frontier.layers or self.layers  # those of the frontier, or of a subclass
         if narrow:
             frontier.narrow, self.known_ids = True, frontier.known_ids
 

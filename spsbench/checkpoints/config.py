@@ -92,7 +92,7 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Raise DataError for a head, another kind than decoder-only, foreign code, or absurd sizes."""
+    """Raise DataError for a head, no decoder-only model, untrusted code, or sizes out of range."""
     kind = config.get("model_type")
     if not kind and names_head(config):
         raise DataError(
@@ -160,9 +160,10 @@ def first_size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError for a size that is no integer in range or does not divide, or an odd epsilon.
+    """Raise DataError for a size not an integer in range or not dividing, or no finite epsilon.
 
-    Sizes that are not named pass, and so do those of `_MAY_BE_NULL` that are null.
+    Sizes that are not named pass, and nulls of `_MAY_BE_NULL`, an `intermediate_size` for each
+    layer, and a width that heads do not divide beside one of `HEAD_DIMS`.
     """
     for names, largest in _LARGEST.items():
         for name in names:

@@ -28,7 +28,7 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run `command` and report its failure, if any."""
+    """Run `command`, report its failure, if any, and return the exit code."""
     code: object = Exit.OK
     try:
         code = command() or Exit.OK
@@ -48,7 +48,10 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def report_error(error: BaseException) -> int:
-    """Print the line of `error` and return its exit code."""
+    """Print the line of `error`, or help as it is, and return its exit code.
+
+    A bug's traceback is saved, or any printed with `--debug`; torchrun gets the line of a rank.
+    """
     if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, typer.TyperException):
         print(error.format_message())
         return error.exit_code

@@ -75,7 +75,7 @@ def to_json_line(values: Any) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows with their columns aligned; on a terminal the last one is wrapped."""
+    """Yield one or more rows of as many cells, aligned; on a terminal the last cell is wrapped."""
     *widths, _ = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
     room = get_terminal_size().columns - sum(widths) if is_terminal(sys.stdout) else 0
     for *cells, last in rows:

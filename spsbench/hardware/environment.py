@@ -80,7 +80,7 @@ def usable_cores() -> int:
 
 
 def variable_errors() -> Iterator[SpsError]:
-    """Yield the errors of OMP_NUM_THREADS and TMPDIR that would break the libraries."""
+    """Yield UsageError if OMP_NUM_THREADS is not 1 or more, MissingError if TMPDIR is no folder."""
     threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
     if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):
         yield UsageError(

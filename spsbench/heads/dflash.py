@@ -115,8 +115,8 @@ def features(
     """Return the hidden states that the head reads: the user's, the file's, or DFlash's own.
 
     Those are for a target of `layers` layers, or as many as the file says, and a head of `depth`.
-    `theirs`: the file is in the form of speculators, which numbers hidden states. UsageError:
-    nobody says which, nor the target's layers.
+    `theirs`: the form of speculators, which numbers states as here; DFlash's own are one less.
+    UsageError: nobody says which, nor the target's layers.
     """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):

@@ -104,7 +104,7 @@ def output_distribution(
 
     Args:
         q: the target's distribution under warp and processors.
-        tokens: budget of an output, which `limit`, the context with the prompt, may shorten.
+        tokens: budget of an output ("length"); `limit` is of prompt and output ("context").
         stop: whether an output, in full so far, ends here.
     """
     room = math.inf if limit is None else limit - len(prompt)

@@ -246,7 +246,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Enumerate `case` at both ends of every cell, and sum up what came; of one round, texts."""
+    """Enumerate `case` at both ends of each cell, and sum up; after one round q completes texts."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]

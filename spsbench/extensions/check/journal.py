@@ -84,7 +84,7 @@ class Journal:
         return {**self._header, **self._values.get(OPTIONS, {})}
 
     def begin(self, plan: CheckOptions) -> None:
-        """Begin with these options, or go on; MismatchError: the file is of a check with others."""
+        """Begin with these options, or go on; MismatchError: the kept answers depend on others."""
         header, kept = plan.header(), self._header
         may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
         names = [n for n in {**header, **kept} if n not in may_change] if kept else []

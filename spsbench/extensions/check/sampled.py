@@ -168,13 +168,13 @@ class Sampled:
         )
 
     def _may_hide(self, name: str, mode: Mode) -> bool:
-        """Return whether a server may hide tokens, such as those that end a text.
+        """Return whether server `name` may hide tokens, such as those that end a text.
 
-        Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. llama-server
-        lists it, but may mask it until a text ends; then no token is taken to be masked. If vLLM or
-        SGLang end a text all the same, the test begins anew with that batch: up to then the
-        capital, taken as 0 from that token on, was a nonnegative supermartingale, so both alarm
-        with 2 `level` at most.
+        False for weights, which score the end too, and for vLLM and SGLang that take `ignore_eos`,
+        which emit it; else True. llama-server lists it, but may mask it until a text ends; then no
+        token is taken to be masked. If vLLM or SGLang end a text all the same, the test begins anew
+        with that batch: up to then the capital, taken as 0 from that token on, was a nonnegative
+        supermartingale, so both alarm with 2 `level` at most.
         """
         server = self.servers[name]
         takes = "ignore_eos" not in server.refused
@@ -195,7 +195,7 @@ class Sampled:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
     async def _sample(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
-        """Ask for a batch of texts; return, with their numbers, those of a known distribution."""
+        """Return a batch's texts of a known distribution, numbered; note all of OWN's."""
         ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
         asks = []
         for i in batch:

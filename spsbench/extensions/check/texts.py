@@ -179,12 +179,12 @@ class CheckTexts:
         return ids
 
     async def answers_to(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        """Return answers to one or more (key, request), in order; kept ones are not asked for."""
+        """Return an answer to each (key, request), 1 or more, kept or new; OWN's join `answers`."""
         part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0
 
         async def one(key: str, ask: Ask) -> Answer:
-            """Return the answer to `ask`, kept or requested; note its length and the progress."""
+            """Return the answer to `ask`, kept or requested; note OWN's, lengths and progress."""
             nonlocal done
             # Streamed, where a stream has all: tokens are progress (`Limits.timeout`).
             request = partial(server.answer, replace(ask, stream=server.streams))
@@ -211,7 +211,7 @@ class CheckTexts:
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
     ) -> list[Any]:
-        """Wait for all jobs, a few at a time; the first error cancels the others."""
+        """Return the results of jobs in order, a few at a time; an error cancels the others."""
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:

@@ -121,7 +121,7 @@ def deliver(
         check_replaceable(path)
 
     def written(checked: Any) -> tuple[list[str], dict[str, Any]]:
-        """Write the files that were asked for; return `deviations` and the log of SARIF."""
+        """Write JUnit and expectation files asked for; return `deviations` and the SARIF log."""
         current = expectation_of(checked)
         wrong = [] if expected is None else deviations(expected, current)
         if junit is not None:

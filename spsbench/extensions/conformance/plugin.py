@@ -61,7 +61,8 @@ class Server:
 def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Yield the server under test; one that a command starts ends after the tests.
 
-    Without an address the tests are skipped.
+    Settings are of options, SPS_* or ini, in this order; without an address tests are skipped.
+    pytest.UsageError: a budget or `undecided` that is none.
     """
     config = request.config
     settings = {

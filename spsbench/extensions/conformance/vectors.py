@@ -143,7 +143,7 @@ def vector_of(
 
 
 def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: bool) -> bool:
-    """Move `row[slot]` to just above or below a change of the verdict; return False without one.
+    """Move `row[slot]`, in [0, 1), to just above or below a change of the verdict; False: none.
 
     `verdict` reads `row`, which is left changed in either case.
     """

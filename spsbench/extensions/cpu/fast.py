@@ -195,9 +195,10 @@ def pack_and_capture(
 
 
 def with_threads(choice: EngineConfig, weight_bytes: int) -> EngineConfig:
-    """Return `choice` with the threads that have a processor of their own, or few.
+    """Watch the machine; return `choice` with `threads` (None: as torch's) and others' as `beside`.
 
-    Weights of fewer bytes than `SMALL` give no more than `FEW_THREADS` enough to do.
+    Threads are those that have a processor of their own; weights of fewer bytes than `SMALL` give
+    no more than `FEW_THREADS` enough to do.
     """
     others, usual = contention.at_work(), torch.get_num_threads()
     free = contention.threads_left(usual, others, os.cpu_count() or 1, contention.quota())
@@ -279,7 +280,7 @@ def restore_model(model: PreTrainedModel, packing: Packing, reason: str) -> None
 
 
 def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
-    """Count experts, and pack them where kernels take them; return their shapes and layout."""
+    """Have experts counted, and pack those kernels take; return shape -> "panels", {} if none."""
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)

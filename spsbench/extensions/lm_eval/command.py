@@ -35,6 +35,8 @@ def lm_eval(
 ) -> None:
     """Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
 
+    How it speculated is printed at the end.
+
     sps lm-eval --model_args target=T,draft=D,k=4 --tasks gsm8k --limit 20
     """
     if find_spec("lm_eval") is None:
@@ -59,9 +61,10 @@ def with_model(arguments: list[str]) -> list[str]:
 
 
 def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a generation from a task's `generation_kwargs`, greedy by default.
+    """Return options of `Pair.generation` from `generation_kwargs`: truncating, greedy by default.
 
-    It samples with `do_sample`, or with a temperature where that is not named.
+    It samples with `do_sample`, or with a temperature where that is not named. Greedy options keep
+    the processors alone.
 
     Raises:
         UsageError: one that is not known, with a value that would change a text.

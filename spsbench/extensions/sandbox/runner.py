@@ -257,7 +257,7 @@ class _JailProcess:
         return bool(content)
 
     def _clear(self) -> None:
-        """Reap the last process that holds a pipe, and close the pipes."""
+        """Wait up to `DYING` s for processes that hold a pipe, have orphans reaped, close pipes."""
         if self._level.own_pids:
             _wait_for_end(self._channel)
         if self._level.info:

@@ -88,7 +88,7 @@ def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
 
 
 def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
-    """Write the manifest of a new training, or check it against the one to resume.
+    """Write the manifest of a new training, also over one that lies alone, or check it to resume.
 
     Raises:
         MismatchError: other files in the folder, a training without `resume`, or another identity.

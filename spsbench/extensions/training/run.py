@@ -252,7 +252,7 @@ class Trainer:
 
 
 def loss_spec(options: Training) -> Spec:
-    """Return the user's loss, or the default of the drafter's kind; UsageError: unusable."""
+    """Return the user's loss, or the kind's; UsageError: unknown, or of tokens with `on_policy`."""
     features = isinstance(options, HeadTraining) and options.kind in ("eagle", "falcon")
     loss = options.loss or Spec("kl" if features else "hybrid")
     loss_of(loss)

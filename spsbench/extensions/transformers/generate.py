@@ -80,8 +80,9 @@ def generate_with(
         assistant_model: draft model; None: that of the call, or what `draft` or `drafter` names;
             prompt lookup by default.
         tokenizer, assistant_tokenizer: of both models, if they may differ.
-        options: how to speculate. With `seed` every call draws the same; without it a call that
-            samples takes one number from torch's default generator, which `torch.manual_seed` sets.
+        options: how to speculate; `threads` holds at once, for the process. With `seed` every call
+            draws the same; without it a call that samples takes one number from torch's default
+            generator, which `torch.manual_seed` sets.
 
     Raises:
         UsageError: an option that is unknown or out of range; in the call what it cannot honour.
@@ -140,7 +141,7 @@ class SpeculativeGeneration:
         self.rounds = [[] for _ in prompts]
 
         def run(number: int, prompt: list[int]) -> list[int]:
-            """Continue a row, and return its new tokens."""
+            """Continue a row; return its tokens, streamed; add to `rounds`; warn at the context."""
             ids = partial(in_place, input_ids, number, len(prompt))
 
             def process(text: Sequence[int], logits: Tensor) -> Any:
@@ -242,7 +243,7 @@ def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
 
 
 def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[str, Any]) -> None:
-    """Raise a UsageError of a field, a processor, an input or a model that is not honoured here."""
+    """Raise UsageError of a field, input or model not honoured, or a processor with a state."""
     accepted = {*FIELDS["honoured"], *FIELDS["without_effect"]}
     for name, value in vars(config).items():
         refused = FIELDS["refused"].get(name, {"neutral": [], "why": "not known here"})

@@ -150,7 +150,7 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return what the file names after a text, by the longest prompt before it; else none."""
+        """Return drafts[i] of the file as it is, i tokens after the longest prompt, uncut."""
         if self._read_at != self._path.stat().st_mtime_ns:
             self._read()
         for length, by_prompt in self._drafts.items():

@@ -44,7 +44,7 @@ def open_rule(spec: Spec) -> Any:
 
 
 def serving(drafter: str, k: int, target: str) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return vLLM's options, by their flags, that make it draft by a spec, and its command.
+    """Return vLLM's two options that make it draft so, by flag without `--`, and its command line.
 
     Raises:
         UsageError: text that is no spec, or as `open_rule`.

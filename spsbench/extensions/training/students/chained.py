@@ -46,7 +46,7 @@ class Chained(HeadStudent):
 
     @abstractmethod
     def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
-        """Yield the state of each depth.
+        """Yield the state [B, T, .] of each depth, and its projection to logits.
 
         Args:
             hidden: [B, T, D] last hidden states of the target.

@@ -88,7 +88,7 @@ class Family(NamedTuple):
         return "" if unread else parameter
 
     def knows(self, files: Files) -> bool:
-        """Return whether the files are of this family: by the config's type, else by tensors."""
+        """Return whether files are of it: speculators' type decides, else model type or tensors."""
         kind = files.config.get("speculators_model_type")
         if kind is not None:
             return kind == self.name and not self.inside

@@ -84,9 +84,9 @@ def go_on_of(schedule: Schedule) -> GoOn:
 def relaxing_of(
     verifier: Verifier, warp: Callable[[Tensor], Tensor]
 ) -> Callable[[Draft, Tensor, Tensor], Tensor] | None:
-    """Return draft, `q` and its logits -> the distributions to verify with; None: `q` itself.
+    """Return draft, `q`, its logits -> distributions to verify with; None: nothing is relaxed.
 
-    Only at temperature 0, where a rule sees no more than the likeliest token.
+    They differ from `q` only at temperature 0, where a rule sees no more than the likeliest token.
     """
     rule: object = inspect.unwrap(verifier)
     if not isinstance(rule, Relaxing):

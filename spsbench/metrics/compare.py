@@ -165,7 +165,7 @@ def compare_runs(
 
 
 def _unpaired_change(before: Estimate, after: Estimate) -> Estimate:
-    """Return after / before - 1 of independent runs, whose relative errors add in squares."""
+    """Return after / before - 1 of independent runs; no interval unless both have one above 0."""
     ratio, n = after.mean / before.mean, min(before.n, after.n)
     sides = [
         (math.log(e.mean / e.low), math.log(e.high / e.mean))
@@ -175,7 +175,7 @@ def _unpaired_change(before: Estimate, after: Estimate) -> Estimate:
     if len(sides) < 2:
         return Estimate(ratio - 1, None, None, n)
     (old_down, old_up), (down, up) = sides
-    low, high = -math.hypot(down, old_up), math.hypot(up, old_down)
+    low, high = -math.hypot(down, old_up), math.hypot(up, old_down)  # log errors add in squares
     return Estimate(ratio - 1, ratio * math.exp(low) - 1, ratio * math.exp(high) - 1, n)
 
 
@@ -204,7 +204,7 @@ class OverSeeds(NamedTuple):
 
 
 def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
-    """Return the cells with rows under two seeds or more, with the figures that all have."""
+    """Return cells of two rows or more, seeds aside, and figures all have; groups are left out."""
     alike: dict[Cell, list[Summary]] = {}
     for row in rows:
         if row.group is None:

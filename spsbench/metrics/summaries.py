@@ -127,8 +127,8 @@ def summaries(
     """Return one summary a cell, in the order of `cells`; figures are None without records.
 
     Records and scores are streamed once; ValueError: one of another cell. `combine` returns the way
-    of a cell's task from scores to one value a sample. `by_group` adds summaries of each group of
-    the records before those of all.
+    of a cell's task from scores to one value a sample. `by_group` puts the summaries of all cells
+    in each group of the records, group by group, before those of all.
     """
     groups: dict[str | None, dict[str, Tally]] = {None: tallies(cells, horizon)}
     group_of: dict[str, str] = {}

@@ -66,7 +66,7 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Hide what a Rust library writes to stderr as it panics; other output follows at the end.
+    """Hide stderr of a block that ends in a panic of a Rust library; else it follows at the end.
 
     For calls of milliseconds: the output of other threads waits for them.
     """
@@ -96,7 +96,7 @@ def without_panics() -> Iterator[None]:
 def translate_errors(what: str, where: Path | str) -> Iterator[None]:
     """Turn errors inside into OutOfMemoryError or DataError, in one line; ours stay as they are.
 
-    Interrupts pass. `what` at `where` is what cannot be used.
+    Interrupts pass, panics do not. `what` at `where` is what cannot be used.
     """
     try:
         yield
@@ -117,7 +117,7 @@ def translate_errors(what: str, where: Path | str) -> Iterator[None]:
 
 
 def _reason(error: BaseException, folder: Path) -> str:
-    """Return an error's first line; of a KeyError, where a config in `folder` has that key."""
+    """Return an error's first line; of a KeyError, where a config of `folder` names it, if any."""
     if not isinstance(error, KeyError) or not error.args:
         return first_line(error)
     key = error.args[0]

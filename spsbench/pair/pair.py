@@ -218,7 +218,7 @@ class Pair:
     def _prompted(
         self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **options: Any
     ) -> tuple[Cell, Loaded, Any]:
-        """Return the cell of a call, its models, and the tokens of its prompt."""
+        """Return a call's cell, models and fitted prompt tokens; log a plain one's markup once."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
@@ -315,7 +315,7 @@ class Pair:
             return cell, loaded
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
-        """Return a call's request, in a chat under the target's sampling; None: as the pair's."""
+        """Return a call's request; chats have the target's sampling, logged. None: the pair's."""
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
             (grid,) = parse(self._under(options), Grid)

@@ -117,14 +117,14 @@ class InStepLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens as the session does; return rank 0's logits and hidden states."""
+        """Feed tokens as the session does; return rank 0's logits and states, own experts."""
         logits, hidden, experts = self._lm.append(tokens, keep, parents)
         self._fed.append(send(tokens, logits.device))
         states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}
         return Scores(_of_rank_0(logits), states, experts)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does; LostRankError: rank 0 has fed others since the last."""
+        """Commit as the session does; LostRankError: rank 0 has fed other tokens since the last."""
         fed, self._fed = self._fed, []
         if fed and not torch.equal(_of_rank_0(tokens := torch.cat(fed)), tokens):
             raise LostRankError(

@@ -361,7 +361,7 @@ def take_turns(
 
 
 def quiet(readings: Sequence[ClockReading]) -> tuple[list[int], bool]:
-    """Return the undisturbed turns, or all where these are too few, and whether all are used."""
+    """Return the undisturbed turns and False; too few: all but the warm-up, and True."""
     count = len(readings) - 1
     good = [i for i in range(count) if not was_disturbed(readings[i], readings[i + 1])]
     kept = good if len(good) >= FEWEST_TURNS else list(range(count))
@@ -374,7 +374,7 @@ def surfaces(
     tokens: Sequence[int],
     contexts: Sequence[int],
 ) -> tuple[Surface, ...]:
-    """Return a surface of seconds by tokens and context for each size of batch."""
+    """Return for each size of batch a surface of seconds, a value a turn, by tokens and context."""
     seconds = np.stack([meter.of(turns) for meter in meters], -1)  # [T, B, N, C]
     return tuple(Surface(tuple(tokens), tuple(contexts), of) for of in seconds.swapaxes(0, 1))
 
@@ -386,7 +386,10 @@ def drafter_costs(
     passes: Surface,
     rules: Mapping[str, Rule],
 ) -> DrafterCosts:
-    """Return tokens drafted, seconds of drafting, and seconds that `passes` and `rules` leave."""
+    """Return tokens drafted, seconds of drafting, and seconds that `passes` and `rules` leave.
+
+    Each is a surface by K and context, with a value for each of `turns`.
+    """
     verifier = str(cell.verifier)
     rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
     parts = np.stack([meter.of(turns)[:, :4, 0] for meter in meters], -1)  # [T, 4, K, C]

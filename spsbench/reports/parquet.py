@@ -49,7 +49,7 @@ def parquet(report: Report) -> bytes:
 
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
-    """Yield a row for each generation, and after it a row for each of its rounds."""
+    """Yield a row for each generation, then each of its rounds; keys differ by `kind`."""
     names = Names(row.cell for table in report.tables for row in table.rows)
     for table in report.tables:
         cells = {row.cell.id: row.cell for row in table.rows}

@@ -325,7 +325,7 @@ def _json_table(table: Table) -> dict[str, object]:
 
 
 def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
-    """Return a row as plain values with all figures; `paper` None: the paper has no such row."""
+    """Return a row as nested plain values: `metrics` has all figures; `paper` None: no such row."""
     return {
         "id": summary.cell.id,
         "k": summary.cell.k,

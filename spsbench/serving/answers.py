@@ -138,7 +138,10 @@ class AnswerReader:
         self._pieces: list[str | None] = []  # texts of the listed tokens
 
     def add(self, at: float, data: bytes) -> bool:
-        """Read JSON of time `at`; return whether it has text. AttemptError: an error, or no end."""
+        """Read JSON of time `at`; return whether it has text.
+
+        AttemptError: no JSON, an error, or an unknown finish_reason. FieldError: another schema.
+        """
         try:
             value = self.hide(parse_json(data, strict=False))
         except NotJSONError as error:

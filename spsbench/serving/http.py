@@ -225,7 +225,7 @@ class Client:
 
     @contextmanager
     def reading(self, path: str, expected: str) -> Iterator[None]:
-        """Name endpoint and field where an answer that is read in this block is no such one."""
+        """Raise FieldErrors as DataError of the endpoint, RangeErrors as ImpossibleAnswerError."""
         try:
             yield
         except RangeError as error:

@@ -175,7 +175,10 @@ def import_llguidance() -> Any:
 
 @lru_cache(maxsize=1024)
 def _problem(kind: str, text: str) -> str | None:
-    """Return why no text can follow a constraint, in one line with the remedy; None: one can."""
+    """Return why no text can follow a constraint, in one line with the remedy; None: one can.
+
+    `kind` is of `KINDS`; what a child process cannot compile in `SECONDS` has a reason as well.
+    """
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem
     try:

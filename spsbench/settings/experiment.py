@@ -184,7 +184,7 @@ def expand_tables(
 
 
 def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[TaskPart]) -> None:
-    """Raise UsageError where texts are needed after the run, or are kept elsewhere too."""
+    """Raise UsageError for a `record` with tokens, or a task whose programs run from records."""
     if other := next((table.record for table in tables if table.record != "counts"), None):
         raise UsageError(
             f"`no_texts` with `record` {other}: expected counts, since the other holds tokens. "

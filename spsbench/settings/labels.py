@@ -116,10 +116,10 @@ class Names:
         return ", ".join(filter(None, parts.values()))
 
     def _differing(self) -> tuple[str, ...]:
-        """Return the options that differ between two cells which do the same work.
+        """Return, as they appear, options that differ where `NAMED` but `OF_METHOD` are alike.
 
         Tasks decide some options, as the length of texts, and temperatures the usual rule: options
-        that differ with a name are named by it.
+        that differ with a name are named by it. A rule counts only where all else is alike.
         """
         seen: dict[tuple[str, ...], set[str | bool]] = {}
         for cell in self._cells:

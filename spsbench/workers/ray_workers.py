@@ -103,7 +103,7 @@ def connect_to_ray(address: str) -> Any:
     """Return Ray, connected to the cluster at an address; without one a cluster is started.
 
     Raises:
-        UnavailableError: Ray is not installed, or no cluster is there.
+        UnavailableError: Ray is not installed, is connected already, or no cluster is there.
     """
     for name, value in (QUIET if address else QUIET | PLAIN).items():
         os.environ.setdefault(name, value)  # Ray reads some of them while it is imported

@@ -20,7 +20,6 @@ from spsbench.benchmark.maker import RecordMaking
 from spsbench.benchmark.models import (
     Models,
     folders_for,
-    measure_bandwidth,
     memory,
     resolve_experiment,
 )
@@ -119,9 +118,13 @@ class Benchmark:
                 return Run(folder, writer.count)
             if (first := conditions.memory) and first.loaded:
                 log.info("note: memory was measured on a busy machine: it is measured again")
-                again = measure_bandwidth(experiment.threads, first.weights)
-                again.bandwidth = max(first.bandwidth, again.bandwidth)  # other work lowers it
-                writer.note(memory=again)
+                if again := memory(experiment, folders):
+                    again.bandwidth = max(first.bandwidth, again.bandwidth)  # other work lowers it
+                    again.prompt = {
+                        name: min(seconds, first.prompt.get(name, seconds))
+                        for name, seconds in again.prompt.items()
+                    }
+                    writer.note(memory=again)
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
             withhold_texts(folder, shard)

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from spsbench.checkpoints.weights import BYTES, prompt_operations, token_weight_bytes
+from spsbench.engines.session.engine_config import threads as threads_of_torch
 from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
@@ -95,40 +96,45 @@ def memory(
     from it; None: it is measured, and `loaded` tells whether other work ran meanwhile.
     """
     targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
-    sizes, products = dict[str, int](), dict[str, tuple[str, int]]()
+    weights, products = dict[str, int](), dict[str, tuple[str, int]]()
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:
             continue
         dtype = "float32" if model.dtype == "auto" else model.dtype
         if dtype in BYTES and any(folders[model].glob("*.safetensors")):
-            sizes[model.id] = token_weight_bytes(folders[model], dtype)
+            weights[model.id] = token_weight_bytes(folders[model], dtype)
             products[model.id] = dtype, prompt_operations(folders[model])
-    if not sizes:
+    if not weights:
         return None
     if earlier:
-        return Memory(earlier.bandwidth, weights=sizes, prompt=earlier.prompt)
-    measured = measure_bandwidth(experiment.threads, sizes)
-    rates = product_rates(dtype for dtype, _ in products.values())
-    timed = {name: work for name, work in products.items() if work[0] in rates}
-    measured.prompt = {name: count / rates[dtype] for name, (dtype, count) in timed.items()}
-    return measured
+        return Memory(earlier.bandwidth, weights=weights, prompt=earlier.prompt)
+    speeds = measure_speeds(experiment.threads, (dtype for dtype, _ in products.values()))
+    rates = {name: speeds.products.get(dtype) for name, (dtype, _) in products.items()}
+    prompt = {name: products[name][1] / rate for name, rate in rates.items() if rate}
+    return Memory(speeds.bandwidth, speeds.loaded, weights, prompt)
 
 
-def measure_bandwidth(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
-    """Measure the memory bandwidth, and whether other work ran meanwhile."""
+class Speeds(NamedTuple):
+    """The speeds of this machine, and whether other work ran while they were measured."""
+
+    bandwidth: float  # bytes a second that memory is read at
+    products: dict[str, float]  # dtype -> operations a second
+    loaded: bool
+
+
+def measure_speeds(threads: int | None, dtypes: Iterable[str] = ()) -> Speeds:
+    """Measure how fast `threads` (None: torch's) read memory, and multiply in each of `dtypes`."""
     before = read_clocks()
-    with announce_if_slow("measuring how fast memory is read"):
-        bandwidth = read_bandwidth(threads)
-    return Memory(bandwidth, was_disturbed(before, read_clocks()), weights or {})
+    with announce_if_slow("measuring how fast memory is read"), threads_of_torch(threads):
+        bandwidth, products = read_bandwidth(threads), product_rates(dtypes)
+    return Speeds(bandwidth, products, was_disturbed(before, read_clocks()))
 
 
-def product_rates(
-    dtypes: Iterable[str] = ("float32", "bfloat16", "int8"), seconds: float = 0.3
-) -> dict[str, float]:
+def product_rates(dtypes: Iterable[str], seconds: float = 0.3) -> dict[str, float]:
     """Measure, by dtype, the operations a second of torch's products of square matrices.
 
     The best of `seconds` each: a lower bound of what a processor can do, by FMA in float32, by a
-    matrix unit or dot products in others, where it has them. Without int8 where torch lacks it.
+    matrix unit or dot products in others, where it has them. Without those that torch lacks.
     """
     rates: dict[str, float] = {}
     for dtype in dict.fromkeys(dtypes):

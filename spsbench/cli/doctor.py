@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.models import measure_bandwidth, product_rates
+from spsbench.benchmark.models import measure_speeds
 from spsbench.cli.options import TableFormat
 from spsbench.cli.terminal import align_columns, one_line, to_json_line, write
 from spsbench.hardware.contention import BUSY, at_work
@@ -124,8 +124,8 @@ def examine_machine() -> dict[str, Any]:
     warnings = [*map(str, variable_errors()), *shadows(Path.cwd()), *untried_versions()]
     try:
         basics = describe_environment()
-        read, operations = measure_bandwidth(None).bandwidth, product_rates()
-        basics["speeds"] = {"read": read, "operations": operations}
+        speeds = measure_speeds(None, ("float32", "bfloat16", "int8"))
+        basics["speeds"] = {"read": speeds.bandwidth, "operations": speeds.products}
     except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         basics = {"python": platform.python_version(), "platform": platform.platform()}

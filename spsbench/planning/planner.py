@@ -12,8 +12,7 @@ import torch
 
 from spsbench.benchmark.conduct import RESULTS, Benchmark
 from spsbench.benchmark.jobs import fitting, prompt_ids
-from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.models import measure_bandwidth as measured_bandwidth
+from spsbench.benchmark.models import Models, folders_for, measure_speeds
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
@@ -182,7 +181,7 @@ class Planner:
         folder = None if plain.random or plain.device != "cpu" else local_folder(plain.id)
         if folder is not None and count:
             weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-            speed = measured_bandwidth(torch.get_num_threads()).bandwidth
+            speed = measure_speeds(torch.get_num_threads()).bandwidth
             yield (
                 f"about {clock(count * weights / speed)} at least, if every token reads "
                 f"{weights / 1e6:,.0f} MB of weights at {speed / 1e9:.1f} GB/s; "

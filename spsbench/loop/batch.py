@@ -99,7 +99,7 @@ class Batch:
         """Wait, in a row, for a common pass; outside of rows it is made at once.
 
         Args:
-            order: of several kinds the one with the least is made first.
+            order: the kind with the least order is made first.
             kind: passes of one kind are made together.
             inputs: the arguments of this row, whose part of the result is returned.
             together: makes the pass of all rows that wait for this kind.
@@ -122,7 +122,7 @@ class Batch:
             self._waiting[row] = outcome
 
     def _go_on(self, row: greenlet, reply: Any) -> Any:
-        """Run a row, with `reply` or raising it, until it asks or ends; return what."""
+        """Run a row, with `reply` or raising it; return what it asks for next, or its result."""
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:

@@ -16,7 +16,7 @@ from spsbench.loop.sampling import row, send
 from spsbench.settings.records import TreeRound
 
 MAX_SHAPES = 64  # that are kept: a drafter with a fixed tree has a few
-MAX_NODES = 512  # of a tree that a user asks for
+MAX_NODES = 512  # the most that a user may ask a tree to have
 
 
 class TreeTables(NamedTuple):

@@ -64,7 +64,7 @@ def use_threads(threads: int | None) -> None:
 
 
 def _limit_threads(model: PreTrainedModel) -> None:
-    """Limit torch, with a note, to the threads that `model` chose beside other programs, if fewer.
+    """Limit torch, with a note, to the threads that `model` chose among busy programs, if fewer.
 
     Otherwise an operator over a large vocabulary waits for a thread without a core.
     """

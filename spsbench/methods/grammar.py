@@ -1,6 +1,6 @@
 """Constraints over the tokens of a loaded model, by llguidance.
 
-An `LLTokenizer` takes seconds to make, so it is kept beside its tokenizer. A grammar is compiled
+An `LLTokenizer` takes seconds to make, so it is kept with its tokenizer. A grammar is compiled
 once; each generation has a copy, and copies share what they have computed.
 """
 

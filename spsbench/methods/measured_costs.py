@@ -165,8 +165,8 @@ class RoundMeter:
 def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
     """Measure and keep costs for a request whose schedule asks for them, if none are kept.
 
-    Nothing is measured beside other work or in a short context: the processor's usual costs hold
-    then.
+    Nothing is measured while other work runs or in a short context: the processor's usual costs
+    hold then.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None:
         return

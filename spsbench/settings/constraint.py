@@ -30,7 +30,7 @@ WHITESPACE = r"[ \n\r\t]{0,32}"
 KINDS = ("json_schema", "regex", "grammar")
 """Fields of a cell, at most one of which is set."""
 WRAPPER = {"name", "description", "strict", "schema"}
-"""Keys beside a schema in requests to OpenAI's API."""
+"""Keys around a schema in requests to OpenAI's API."""
 ESCAPES = '"\\\\bfnrt'
 """Letters behind a backslash in a JSON text.
 
@@ -114,7 +114,7 @@ def constraint_kind(sampling: Any) -> str | None:
 
 
 def check_constraint(sampling: Any, where: str = "") -> None:
-    """Raise for a constraint that nothing can follow, or one beside options that contradict it.
+    """Raise for a constraint that nothing can follow, or one with options that contradict it.
 
     Args:
         sampling: a `settings.cell.Cell`; without a constraint nothing is checked.
@@ -129,7 +129,7 @@ def check_constraint(sampling: Any, where: str = "") -> None:
 
 
 def check_ends(sampling: Any, where: str) -> None:
-    """Raise UsageError for `stop` or `ignore_eos` beside a constraint, which ends texts itself."""
+    """Raise UsageError for `stop` or `ignore_eos` with a constraint, which ends texts itself."""
     for name in ("stop", "ignore_eos"):
         if getattr(sampling, name):
             source = ", which the task may bring" if name == "stop" else ""
@@ -296,7 +296,7 @@ def loose_bound(schema: Mapping[str, Any]) -> str | None:
 
 
 def without_equal_enums(schema: Mapping[str, Any]) -> None:
-    """Drop each `enum` that only repeats the `const` beside it, in place.
+    """Drop each `enum` that only repeats the `const` of its schema, in place.
 
     With both llguidance does not see that the branches of a `oneOf` exclude each other.
     """

@@ -287,5 +287,5 @@ def check_work(cell: CellRequest, spec: Spec, task: Task, record: str) -> None:
 
 
 def lacks_baseline(cell: Configuration) -> bool:
-    """Return whether the cell's server has no other one beside it that does not speculate."""
+    """Return whether the cell is on a server without a `baseline`, which does not speculate."""
     return cell.on_server and "baseline" not in dict(cell.decoder.args)

@@ -65,7 +65,7 @@ class Names:
     """Labels that tell the cells of one table apart: usual names, and all that differs.
 
     Args:
-        cells: all that stand beside each other.
+        cells: all cells of the table.
         whole: decoders of other engines with their arguments, paths and URLs among them.
     """
 

@@ -42,10 +42,10 @@ class Drafting(NamedTuple):
         words = label.removesuffix(RANDOM).split(" ")
         ends = (i for i in range(1, len(words)) if _is_whole(" ".join(words[:i])))
         end = next(ends, len(words))
-        drafter, rest = Spec.parse(" ".join(words[:end])), words[end:]
-        dtype = rest.pop() if len(rest) > 1 and rest[-1] in ("auto", *DTYPES) else ""
-        quantised = rest.pop() if len(rest) > 1 and rest[-1] in (BLOCKS, *QUANTISED) else ""
-        return cls(drafter, " ".join(rest), quantised, dtype, label.endswith(RANDOM))
+        drafter, words = Spec.parse(" ".join(words[:end])), words[end:]
+        dtype = words.pop() if len(words) > 1 and words[-1] in ("auto", *DTYPES) else ""
+        quantised = words.pop() if len(words) > 1 and words[-1] in (BLOCKS, *QUANTISED) else ""
+        return cls(drafter, " ".join(words), quantised, dtype, label.endswith(RANDOM))
 
     @property
     def is_shape(self) -> bool:

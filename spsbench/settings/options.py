@@ -46,7 +46,7 @@ class Option(NamedTuple):
 
     group: str
     check: Check | None = None
-    flags: tuple[str, ...] = ()  # beside --name-of-the-field
+    flags: tuple[str, ...] = ()  # besides --name-of-the-field
     metavar: str | None = None
     default_text: str | None = None  # the default in words
     parse: Callable[[Any, str], Any] | None = None  # (what is given, its name) -> value, or None
@@ -159,8 +159,8 @@ def takes(*records: Any) -> Callable[[Call], Call]:
     def declare(function: Call) -> Call:
         """Add the options to the function's signature and as its `options`; return the function."""
         signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        hidden = {parameter.name for parameter in own}
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        hidden = {parameter.name for parameter in parameters}
         options = {n: s for n, s in options_of(*records).items() if n not in hidden}
         listed = [
             inspect.Parameter(
@@ -168,7 +168,7 @@ def takes(*records: Any) -> Callable[[Call], Call]:
             )
             for n, s in options.items()
         ]
-        vars(function)["__signature__"] = signature.replace(parameters=[*own, *listed])
+        vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *listed])
         vars(function)["options"] = options
         return function
 
@@ -183,24 +183,24 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
             name is a UsageError.
         where: the file, for messages.
     """
-    given = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
-    made = []
+    remaining = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
+    parsed = []
     with name_file(where):
         for record in records:
             settings, axes = _options(record), getattr(record, "AXES", {})
-            values = {name: given.pop(name) for name in [*given] if name in settings}
+            values = {name: remaining.pop(name) for name in [*remaining] if name in settings}
             fixed = {n: settings[n].convert(v) for n, v in values.items() if n not in axes}
             if axes:
                 others = {n: v for n, v in values.items() if n not in fixed}
                 fixed["axes"] = {n: axes[n].convert_each(v) for n, v in others.items()}
-            made.append(record(**fixed))
-        for name in sorted(given):
-            known = options_of(*records)
+            parsed.append(record(**fixed))
+        for name in sorted(remaining):
+            names = options_of(*records)
             raise UsageError(
-                f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}."
-                f"{did_you_mean(name, known)}"
+                f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(names)}."
+                f"{did_you_mean(name, names)}"
             )
-    return tuple(made)
+    return tuple(parsed)
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def reads_numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
                 )
         if not terms:
             raise UsageError(f"{name} is empty: expected at least one number. Give one")
-        text, found = ",".join(map(str, terms)), list[int]()
+        text, numbers = ",".join(map(str, terms)), list[int]()
         where = f"{name} {text[:LONGEST_NAME]!r}"
         for term in text.replace(" ", "").split(","):
             match = TERM.fullmatch(term)
@@ -287,12 +287,12 @@ def reads_numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
                 )
             if first < low or last > high:
                 raise UsageError(f"{where}: {term} is outside {low}..{high}")
-            count = len(found) + (last - first) // step + 1
+            count = len(numbers) + (last - first) // step + 1
             if count > MAX_NUMBERS:
                 raise UsageError(
                     f"{where} names {count:,} numbers: expected at most {MAX_NUMBERS:,}"
                 )
-            found += range(first, last + 1, step)
-        return tuple(dict.fromkeys(found))
+            numbers += range(first, last + 1, step)
+        return tuple(dict.fromkeys(numbers))
 
     return read

@@ -1,6 +1,6 @@
 """Lookahead decoding: Jacobi trajectories in the target's own pass (Fu et al. 2024, 2402.02057).
 
-Beside the drafted n-grams each pass scores a window: a guess of the next tokens (level 0) and,
+Each pass scores the drafted n-grams and a window: a guess of the next tokens (level 0) and,
 under each of its cells, a column of tokens that the target itself chose after it, one more in each
 pass. A complete column is an n-gram by the target's own choices. It goes into a pool under its
 first token, and is drafted when that token is the newest of the text. The window's cells are never

@@ -107,7 +107,7 @@ class NgramDrafter(RuleDrafter):
 
     Args:
         n, min_n: lengths of the n-gram.
-        match: of several occurrences, that of the `longest` n-gram, the most recent of these first;
+        match: the occurrence to copy: that of the `longest` n-gram, the most recent of these first;
             the most `recent` of any length; of the longest n-gram the most recent one with the
             most `frequent` next token; or of the longest n-gram the `first` in the text, as prompt
             lookup was published and as transformers and vLLM have it.

@@ -112,7 +112,7 @@ class BlockFrontier(HiddenReader):
         """Predict the block after the text; return the [1, V] logits of its first slot."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
-        features = network.predict(self._last, places, self._held, None)
+        features = network.predict(self._last, places, self._kv, None)
         self._blocks[TEXT] = PredictedFeatures(features, self._logits(features), self._state)
         return self._blocks[TEXT].logits[:1]
 
@@ -143,8 +143,8 @@ class BlockFrontier(HiddenReader):
         first = len(self._above)
         self._above += [at.block for at in ends]
         places, sees = self._places(n)
-        held = network.append_kv(rows, places, self._cache)
-        predicted = network.predict(rows, places, held, sees)
+        kv = network.append_kv(rows, places, self._cache)
+        predicted = network.predict(rows, places, kv, sees)
         logits = self._logits(predicted)
         for i, node in enumerate(nodes):
             block_rows = slice(i * k, (i + 1) * k)
@@ -177,7 +177,7 @@ class BlockFrontier(HiddenReader):
         rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
         new_rows = rows[:, 0]
         places = torch.arange(self._read, self._read + len(new_rows), device=new_rows.device)
-        self._held = network.append_kv(new_rows, places, self._cache)
+        self._kv = network.append_kv(new_rows, places, self._cache)
         self._last = torch.cat([self._last, new_rows])[-network.block :]
         return new_rows[-1]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Draft, Guarantee, Noise
-from spsbench.methods.verifiers.sps import by_ratio, chain_laws, ratios
+from spsbench.methods.verifiers.sps import by_ratio, chain_probs, ratios
 from spsbench.methods.verifiers.walk_down import (
     CHAINS,
     SAMPLED_CHAINS,
@@ -90,7 +90,7 @@ class Ensemble(WalkDown):
     w: float = 0.3
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        mixed = self.w * chain_laws(draft, q)[:-1] + (1 - self.w) * q[:-1]
+        mixed = self.w * chain_probs(draft, q)[:-1] + (1 - self.w) * q[:-1]
         return by_ratio(draft, torch.cat([mixed, q[-1:]]), noise)
 
 

@@ -70,10 +70,9 @@ def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[fl
 class Typical(Allowing):
     """A verifier that keeps x while q(x) > min(epsilon, delta exp(-H(q))), then draws from q.
 
-    Lossy, and without a bound: a token of probability `epsilon` may come every time that the
-    draft proposes it. H in nats. The
-    defaults are Medusa's; where Medusa then takes the target's likeliest token, this verifier draws
-    one from q. At temperature 0 it is greedy decoding.
+    Lossy, and without a bound: a token of probability `epsilon` may come every time that the draft
+    proposes it. H in nats. The defaults are Medusa's; where Medusa then takes the target's
+    likeliest token, this verifier draws one from q. At temperature 0 it is greedy decoding.
     """
 
     ranges: ClassVar = {"epsilon": SHARE, "delta": SHARE}

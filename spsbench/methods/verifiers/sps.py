@@ -49,7 +49,7 @@ def leftover_of(draft: Draft, q: Tensor, noise: Noise) -> Callable[[Row], Tensor
     return drawn_from(lambda end: residual(row_at(q, end), slot_probs(draft, end)), noise)
 
 
-def chain_laws(draft: Draft, q: Tensor) -> Tensor:
+def chain_probs(draft: Draft, q: Tensor) -> Tensor:
     """Return [N+1, V], the probs of a chain's slots, and a row of zeros for the bonus token."""
     if draft.probs is None:
         return torch.zeros_like(q)  # only an empty draft has no probs here: see `accepts`

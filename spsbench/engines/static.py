@@ -267,13 +267,13 @@ class StaticNetwork:
         cache: Any = None,
     ) -> Tensor:
         """Return `plain(tensors, mask, cache)`, replayed if possible; the runner has the rows."""
-        runner, m, past = self._runner, len(tensors[0]), 0
+        runner, m, past, reads = self._runner, len(tensors[0]), 0, 0
         if self._within:
             return plain(tensors, mask, cache)
         if cache is not None:
             vars(cache).update(vars(runner.cache))
             past = cache.layers[0].length if cache.layers else 0
-        reads = runner.prepare(past, past + m) if cache is not None else 0
+            reads = runner.prepare(past, past + m)
         if m > PASS_SIZES[-1] or name in runner.refused or (cache is not None and not past):
             return plain(tensors, mask, cache)
         masks, n = [], len(tensors)
@@ -289,14 +289,14 @@ class StaticNetwork:
         key = name, reads, mask is None, *(x.shape for x in tensors)
         self._within = True
         try:
-            result, length = runner.replay(key, work, *tensors, *masks)[0].clone(), past + m
+            result = runner.replay(key, work, *tensors, *masks)[0].clone()
         except RuntimeError as error:
             runner.refused.add(name)
             log.info(f"note: a head's passes {name} run without a graph: {first_line(error)}")
-            result, length = None, past
+            result = None
         self._within = False
         if cache is not None:
-            runner.prepare(length, past + m)
+            runner.prepare(past if result is None else past + m, past + m)
         return plain(tensors, mask, cache) if result is None else result
 
     def roll_out(self, *args: Any) -> bool:

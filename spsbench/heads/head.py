@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from spsbench.checkpoints.config import WIDTH, first_size
 from spsbench.checkpoints.weights import stale_names
 from spsbench.errors import DataError, SpsError, UsageError, first_line
 from spsbench.heads.families import STATES, Family, prediction_layers, recognise_head
@@ -75,7 +76,7 @@ def read_head(
     named = by_parameter(files, family)
     text = target.get("text_config")
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in target else target
-    layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
+    layers = first_size(sizes, ("num_hidden_layers", "n_layer")) or None
     try:
         headers = {parameter: files.headers[name] for parameter, name in named.items()}
         shape = parts.shape(files, headers, layers)
@@ -226,12 +227,8 @@ def check_head_target(
     if stated == target:
         whose = f"{name} does not fit {target}, which it names ({where})"
     width = getattr(shape, "target_width", getattr(shape, "width", None)) or shape.layer.width
-    for keys, size in (
-        (("hidden_size", "n_embd", "d_model"), width),
-        (("vocab_size",), shape.vocab),
-    ):
-        theirs = next((sizes[key] for key in keys if isinstance(sizes.get(key), int)), None)
-        if theirs is not None and theirs != size:
+    for keys, size in ((WIDTH, width), (("vocab_size",), shape.vocab)):
+        if (theirs := first_size(sizes, keys)) not in (0, size):
             raise DataError(
                 f"{whose}: expected a target with {keys[0]} {size}, and this one has {theirs}. "
                 "Choose the head of this target, or fetch it again"

@@ -35,7 +35,7 @@ class ModelReplay(Protocol):
     """Runs the passes of one model for all sessions over it."""
 
     def run(self, inputs: PassInputs, end: int) -> Any:
-        """Return the output of a pass, as of the model, which lengthens the cache to `end`."""
+        """Return the output of a pass, as the model's own, and lengthen the cache to `end`."""
 
     def roll_out(
         self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut

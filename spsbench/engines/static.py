@@ -89,7 +89,7 @@ class Runner:
         self.cache.layer_class_to_replicate = partial(FixedLayer, None)
         self._device = device
         self._start = torch.zeros((), dtype=torch.int64, device=device)
-        self._addresses: tuple[int, int, int] | None = None  # of the first layer, in the recordings
+        self._addresses: tuple[int, int, int] | None = None  # the first layer's, in the recordings
         self._pool: Any = None  # memory of the graphs, of which one runs at a time
 
     def prepare(self, past: int, end: int) -> int:

@@ -77,7 +77,7 @@ class Family(NamedTuple):
         """Return the parameter of a tensor; nothing for one that is not read.
 
         Args:
-            layers: beginnings of the prediction layers' names, as of `prediction_layers`.
+            layers: beginnings of the prediction layers' names, as `prediction_layers` returns them.
         """
         for depth, front in enumerate(layers if self.inside else ()):
             if name.startswith(front):

@@ -64,7 +64,7 @@ def read_head(
     Args:
         folder: folder of the head.
         target: config of the target; empty where it is not known.
-        names, drafter, overrides, allow_pickle: as of `recognise_head`.
+        names, drafter, overrides, allow_pickle: as `recognise_head` takes them.
 
     Raises:
         SpsError: no head of that drafter, or one that does not fit the target.
@@ -199,13 +199,13 @@ def check_tensors(
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:
-    """Return the name of a missing tensor, as one beside it is named; `parameter`: none is."""
+    """Return the name of a missing tensor, as a related one is named; `parameter`: none is."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
         front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])
-        for beside, name in named.items():
-            tail = beside.removeprefix(front)
-            if beside.startswith(front) and name.endswith(f".{tail}"):
+        for related, name in named.items():
+            tail = related.removeprefix(front)
+            if related.startswith(front) and name.endswith(f".{tail}"):
                 return name.removesuffix(tail) + ending
     return parameter
 

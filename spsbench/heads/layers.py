@@ -242,7 +242,7 @@ class TextKV(NamedTuple):
 
     rows: slice  # rows of the pass
     held: KV
-    sees: Any  # as of `Attention.forward`
+    sees: Any  # as `Attention.forward` takes it
 
 
 class TextCaches:

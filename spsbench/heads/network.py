@@ -113,7 +113,7 @@ class HeadNetwork(HeadModule):
             embedded: [m, H] embeddings of the tokens after them.
             places: places of the rows, as `rotary` gives them.
             cache: cache of the head's layers.
-            sees: what each row attends to, as of `Attention`; None: everything.
+            sees: what each row attends to, as `Attention` takes it; None: everything.
 
         Returns:
             [m, H] features of those tokens, as the next pass takes them.

@@ -181,8 +181,8 @@ def attend_by_text(
     """Return attention by the model's own code, text by text where keys are the joint cache's."""
     forward = _ATTENTION.get(_pass.implementation)
     if forward is None:  # "eager": a function beside each model
-        beside: Any = sys.modules[type(module).__module__]
-        forward = beside.eager_attention_forward
+        code: Any = sys.modules[type(module).__module__]
+        forward = code.eager_attention_forward
     if not _pass.cache.has(key):
         output: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **more)
         return output

@@ -79,7 +79,7 @@ def generate_with(
     Args:
         assistant_model: draft model; None: that of the call, or what `draft` or `drafter` names;
             prompt lookup by default.
-        tokenizer, assistant_tokenizer: of both models, if they may differ.
+        tokenizer, assistant_tokenizer: those of both models, if they may differ.
         options: how to speculate; `threads` holds at once, for the process. With `seed` every call
             draws the same; without it a call that samples takes one number from torch's default
             generator, which `torch.manual_seed` sets.
@@ -196,7 +196,7 @@ class SpeculativeGeneration:
     ) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models, checked for each other.
 
-        The same models as of the call before stay open; costs that a schedule needs are measured.
+        Models that are those of the call before stay open; costs for a schedule are measured.
         """
         names = [one.config.name_or_path or type(one).__name__ for one in (model, assistant) if one]
         options = {"engine": Spec("eager"), **self.options, **warping}

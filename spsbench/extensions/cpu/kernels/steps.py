@@ -301,7 +301,7 @@ def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, cap: float
 ) -> Planned:
-    """Plan attention as of `attend_fused`; without a `mask` a token sees all up to itself."""
+    """Plan what `attend_fused` computes; without a `mask` a token sees all up to itself."""
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
     _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")

@@ -76,8 +76,8 @@ class QuantisedPanels(OverCodes, StandIn):
         factors = [part.transpose(1, 2).reshape(count * PANEL, -1)[rows] for part in halves]
         words = blocks[:, :, :piece]
         if self.bits == 8:
-            beside = words.reshape(count, -1, PANEL, self.side).transpose(2, 3)
-            numbers = beside.reshape(count, -1, PANEL).view(torch.int8)
+            paired = words.reshape(count, -1, PANEL, self.side).transpose(2, 3)
+            numbers = paired.reshape(count, -1, PANEL).view(torch.int8)
         else:
             eights = words.reshape(count, -1, PANEL, 4)
             both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2).to(torch.int8)
@@ -142,8 +142,8 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
     """Return [groups, ...] uint8 in memory order of codes [groups, group, 32]."""
     groups, group, _ = part.shape
     if bits == 8:
-        beside = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
-        return beside.contiguous().view(torch.uint8)
+        paired = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
+        return paired.contiguous().view(torch.uint8)
     eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
     both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
     return both

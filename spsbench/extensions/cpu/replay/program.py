@@ -138,13 +138,13 @@ class PassProgram:
 
     Args:
         sizes: those of the recordings.
-        recordings: of one pass each.
+        recordings: one pass each.
         outputs: names of those that are wanted; steps that none of them needs are left out.
 
     Attributes:
         dtypes: those of the outputs.
         inputs: how many are read.
-        layers: as of a `Recording`.
+        layers: those of a `Recording`.
 
     Raises:
         UncoveredPassError: passes of other sizes are other computations.

@@ -107,7 +107,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
     def __init__(self, length: int) -> None:
         self.length = length  # tokens before the pass
         self.past: dict[int, tuple[Tensor, Tensor]] = {}  # [1, heads, n, width], by layer
-        self.storages: dict[int, tuple[OperandKind, int]] = {}  # of both: the layer's place in past
+        self.storages: dict[int, tuple[OperandKind, int]] = {}  # -> the layer's place in past
         self.layers: list[Any] = []
 
     def update(
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         """Note a call whose arguments an input reaches as steps, one of positions as a call.
 
-        `steps`: of our operators; None: torch's, of which views are none. Raises: without a kernel.
+        `steps`: our operators'; None: torch's, views being none. UncoveredPassError: no kernel.
         """
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]

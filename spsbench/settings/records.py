@@ -255,7 +255,7 @@ def _round_figure(figure: Any, digits: int) -> Any:
 
 def _row(r: RoundRecord) -> list[Any]:
     """Return the fields of a round in order; `passes` of 1 is left out, and then no tree."""
-    times = [None if value is None else round(value, NANO) for value in r[5:9]]
+    times = [None if value is None else round(value, NANO) for value in r[5:9]]  # all `seconds`
     tree = None if r.tree is None else list(map(_plain, r.tree))
     n_fields = 11 if r.passes != 1 else 9 if tree is None else 10
     return [*r[:5], *times, tree, r.passes][:n_fields]

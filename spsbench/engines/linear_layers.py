@@ -147,7 +147,8 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
         (parent, name)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Embedding and not (child.max_norm or child.sparse or has_hooks(child))
+        if type(child) is nn.Embedding and child.max_norm is None
+        if not (child.sparse or has_hooks(child))
     ]
 
 

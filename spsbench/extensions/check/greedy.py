@@ -237,7 +237,7 @@ def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, A
         chosen = np.array([(dict(row)[key], row[0][1]) for row, key in rows] or [(0.0, 0.0)])
         lost = chosen[:, 1] - chosen[:, 0]
         stated = zip(text.own, chosen[:, 0].tolist(), strict=False)
-        apart = [abs(said - logprob) for said, logprob in stated if said > UNLISTED]
+        apart = [abs(lp - logprob) for lp, logprob in stated if lp > UNLISTED]
         measured.append(((lost == 0).mean(), lost.mean(), np.median(apart or [0.0])))
     same, lost_nats, nats = np.median(measured, axis=0).tolist()
     if nats > APART:
@@ -253,20 +253,20 @@ def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, A
 def shared_texts(answers: Sequence[Answer]) -> set[str]:
     """Return the keys that several tokens may print, where an engine names tokens by their texts.
 
-    A list has such a text twice, or with another probability than beside the emitted token; or the
+    A list has such a text twice, or with another probability than the emitted token's own; or the
     list is shorter than others, and lost one of two entries with this key.
     """
     shared: set[str] = set()
     for answer in answers:
         widest = max(map(len, answer.stated), default=0)
-        for row, key, beside in zip(answer.stated, answer.keys, answer.own, strict=False):
+        for row, key, emitted in zip(answer.stated, answer.keys, answer.own, strict=False):
             if BY_ID.fullmatch(key):
                 continue
             listed = resolve_row(row)
             counts = Counter(text for text, _ in listed)
             shared |= {text for text, count in counts.items() if count > 1 or not is_whole(text)}
-            is_stated = beside != 0.0 and beside > UNLISTED  # engines write 0 for none
-            apart = [abs(logprob - beside) for text, logprob in listed if text == key]
+            is_stated = emitted != 0.0 and emitted > UNLISTED  # engines write 0 for none
+            apart = [abs(logprob - emitted) for text, logprob in listed if text == key]
             shared |= {key} if is_stated and apart and min(apart) > SAME else set()
             if len(row) < widest and 1 - sum(chance(lp) for _, lp in listed) > ROUNDED:
                 shared |= counts.keys()

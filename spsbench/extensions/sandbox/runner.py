@@ -153,7 +153,7 @@ class _JailProcess:
             become_subreaper()
         try:
             with open(begin, "wb", closefd=False) as file:
-                file.write(dumps(self._given(source), MARSHAL))
+                file.write(dumps(self._request(source), MARSHAL))
             os.lseek(begin, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
                 command,
@@ -177,7 +177,7 @@ class _JailProcess:
         self._pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
         self._channel, self._output = (pipe.fileno() for pipe in self._pipes)
 
-    def _given(self, source: str) -> dict[str, Any]:
+    def _request(self, source: str) -> dict[str, Any]:
         """Return what the jail reads on stdin: program, limits, how it confines itself."""
         limits = self._limits
         bounds = (

@@ -90,10 +90,10 @@ def measure_acceptance(
     reached, came = (torch.stack(sums).numpy() for sums in zip(*rows, strict=True))  # [texts, D]
     draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
 
-    def share(of: np.ndarray, over: np.ndarray) -> Share:
-        value = float(of.sum() / max(over.sum(), 1e-300))
-        again = of[draws].sum(1) / np.maximum(over[draws].sum(1), 1e-300)
-        low, high = np.percentile(again, LEVEL)
+    def share(part: np.ndarray, whole: np.ndarray) -> Share:
+        value = float(part.sum() / max(whole.sum(), 1e-300))
+        resampled = part[draws].sum(1) / np.maximum(whole[draws].sum(1), 1e-300)
+        low, high = np.percentile(resampled, LEVEL)
         return Share(value, float(low), float(high))
 
     depths = range(reached.shape[1])

@@ -142,8 +142,8 @@ class Benchmark:
     def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:
         """Return the manifest of a new run.
 
-        Beside the options it has, by task, the ids of samples and a digest of the uncut prompts;
-        and by cell, where its tokenizer is here, a digest of the prompts' tokens.
+        It has the options; by task the ids of samples and a digest of the uncut prompts; and by
+        cell, where its tokenizer is local, a digest of the prompts' tokens.
         """
         manifest = Manifest(
             experiment=experiment.described(),

@@ -93,7 +93,7 @@ class ResponseBody:
         self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
 
     def take(self, at: float, piece: bytes) -> bool:
-        """Add a piece; return whether it is progress: a byte, a token. AttemptError: too much."""
+        """Add a piece; return if it is progress: first byte or a token. AttemptError: too much."""
         self._size += len(piece)
         most = MAX_EVENTS + 16 * self._asked
         if self._size > LARGEST or self._events > most:

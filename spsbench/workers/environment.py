@@ -47,7 +47,7 @@ def worker_provenance(devices: Iterable[str], workers: int = 1) -> Provenance:
     """Return the provenance of this machine, with threads, workers if several, and a card if any.
 
     Args:
-        devices: that models run on; of several cards the last one is named.
+        devices: those that models run on; of several cards the last one is named.
         workers: on it at once: they share its memory, so times depend on how many there are.
     """
     record = provenance()

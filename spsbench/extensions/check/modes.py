@@ -100,7 +100,7 @@ async def check_json(texts: CheckTexts) -> ServerGreedy:
 
 
 async def check_mixed(texts: CheckTexts, greedy: Sequence[Answer]) -> ServerGreedy:
-    """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
+    """Compare greedy texts, each asked next to a sampled one, with those of greedy batches."""
     asks = []
     for i in range(len(greedy)):
         sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)

@@ -100,7 +100,7 @@ def wait_until_ready(url: str, process: Any) -> None:
     """Wait until `/v1/models` answers; fail the test where it does not.
 
     Args:
-        process: of the server, which has `READY` seconds; None: it must answer at once.
+        process: the server's, which has `READY` seconds; None: it must answer at once.
     """
     from urllib.request import urlopen
 
@@ -123,7 +123,7 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
     budget, unless `undecided` is fail.
 
     Args:
-        options: of `sps check`, by name; None is left out, True is a flag, a list is repeated.
+        options: those of `sps check`; None is left out, True is a flag, a list is repeated.
     """
     __tracebackhide__ = True
     weights = server.weights if BY_WEIGHTS & {*parts} else None

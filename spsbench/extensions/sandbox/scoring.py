@@ -104,7 +104,7 @@ class Scoring:
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true.
 
-        Of a file of samples, write the results beside it, unless stopped.
+        Of a file of samples, write the results next to it, unless stopped.
         """
         level = self._level
         with VerdictLog(self._log, self.settings, overwrite=self.options.overwrite) as verdicts:
@@ -132,7 +132,7 @@ class Scoring:
         return [self.judged[program.key] for program in self.batch.programs]
 
     def write_figures(self) -> str:
-        """Write `scoring.json` beside the verdicts, of a run by cell; return its content."""
+        """Write `scoring.json` next to the verdicts, by cell of a run; return its content."""
         results, ks = self._results, () if self.batch.partial else self.options.k
         figures: dict[str, Any] = {"target": self.target.name, "settings": self.settings}
         figures["partial"] = self.batch.partial or None

@@ -22,7 +22,7 @@ from spsbench.settings.method import Drafting
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
-Row = tuple[Tensor, Tensor]  # of a text: [D] sums of rounds that kept a depth, that came to it
+Row = tuple[Tensor, Tensor]  # a text's [D] sums: rounds that keep a depth, that come to it
 
 
 class Share(NamedTuple):
@@ -115,7 +115,7 @@ def _score_batch(student: Student, teacher: Teacher, batch: TextBatch, warp: War
     sums: list[Row] = []
     output = teacher.teach(batch)
     predictions = list(student.predict(batch, output, depth))
-    unique = {id(prediction): prediction for prediction in predictions}  # of a draft model one
+    unique = {id(prediction): prediction for prediction in predictions}  # one in a draft model
     scores = {i: _chances(p, batch, output, student.ids, warp) for i, p in unique.items()}
     chances, overlaps = zip(*(scores[id(p)] for p in predictions), strict=True)
     predicted = torch.zeros_like(batch.in_continuation).index_fill(0, predictions[0].rows, True)

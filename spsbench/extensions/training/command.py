@@ -114,8 +114,8 @@ def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> s
 
     Args:
         cell: one with that drafter, under the adapter; without a draft nothing is trained.
-        folder: that of the plan, which keeps the training in `trial`, and continues it there.
-        options: the user's of `sps plan`, with `prompts`; those that a training has are its own.
+        folder: the plan's; the training is in its `trial`, and is resumed there.
+        options: those of `sps plan`, with `prompts`; the training takes those that it has too.
     """
     if cell.draft is None:
         return " No trial: no drafter with weights is planned."

@@ -54,7 +54,7 @@ def pace(done: float, remaining: float, warmup: float, cooldown: float) -> float
     return min(1.0, done / max(warmup, 1), remaining / max(cooldown, 1))
 
 
-BETAS, DECAY = (0.9, 0.95), 0.01  # of AdamW
+BETAS, DECAY = (0.9, 0.95), 0.01  # AdamW's
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
 OVERRUN = 1.3  # times the minutes; a machine may be busier than when the steps were timed
@@ -99,7 +99,7 @@ class TrainingLoop:
     stop: Callable[[], bool] = lambda: False
     evaluations: list[Evaluation] = field(default_factory=list)
     step: int = 0
-    steps: int = 0  # of the whole training; 0: not known yet
+    steps: int = 0  # in the whole training; 0: not known yet
     best: dict[str, Tensor] = field(default_factory=dict)  # weights, on the host
     best_step: int = -1
     losses: list[float] = field(default_factory=list)  # since the last evaluation

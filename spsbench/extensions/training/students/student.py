@@ -168,7 +168,7 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
 
     Args:
         inner: width of its MLP; None: the target's.
-        kind: of the head, for the message.
+        kind: the head's, for the message.
 
     Raises:
         UsageError: the target states no width, or no heads of attention.

@@ -114,11 +114,8 @@ class Trainer:
         folder = open_training(self.place)
         dtype = self._compute_dtype(folder)
         with folder.gone_if_refused(), Lock(folder.lock):
-            begin(
-                folder,
-                identity(target, options, digest(files), loss, dtype),
-                bool(self.place.resume),
-            )
+            settings = identity(target, options, digest(files), loss, dtype)
+            begin(folder, settings, bool(self.place.resume))
             model = source.model(target_folder)
             if dtype == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
@@ -248,6 +245,9 @@ class Trainer:
         if costs is not measured or not folder.costs.is_file():
             replace_file(folder.costs, dumps(costs).encode())
         method = next((arm for arm in costs.arms if arm.drafter.name == drafter), None)
+        if method is None:
+            path = options.costs or folder.costs
+            log.info(f"note: {path} has no costs of {drafter}: no speed-up is predicted")
         return None if method is None else partial(best_gain, costs, method)
 
 

@@ -1,7 +1,7 @@
 """What a GPU has to decide about the engine `static`: `python recipes/gpu.py > gpu.jsonl`.
 
 Each line is one answer: products of few rows, ways to share keys, passes of both engines and of a
-compiler, rounds, weights as codes. Random weights in Llama 3's shapes (8 B and 1 B, bfloat16) are
+compiler, rounds. Random weights in Llama 3's shapes (8 B and 1 B, bfloat16) are
 drawn on the device; 40 GB are enough. A part that fails says so, and the others go on. Times are
 medians. `--device cpu --small` tries the script itself.
 """

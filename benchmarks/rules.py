@@ -99,7 +99,7 @@ def accepted(rule: Verifier, draft: Draft, q: Tensor, values: Tensor) -> float:
     def count(u: Tensor) -> Tensor:
         return (rule(draft, q, Given(u)).path >= 0).sum()
 
-    with warnings.catch_warnings(action="ignore"):  # of slow operations
+    with warnings.catch_warnings(action="ignore"):  # about slow operations
         return float(torch.func.vmap(count)(values).double().mean())
 
 

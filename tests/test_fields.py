@@ -19,12 +19,8 @@ PROGRAMS = {  # what runs other programs, by their flags; plots have variables o
 }
 OF_OTHERS = {  # flags of other programs, in messages
     *("--append-result", "--help", "--logits_all", "--merge", "--nproc-per-node", "--head"),
-    *(
-        "--per-request-spec-decode-metrics",
-        "--additional-config",
-        "--save-result",
-        "--save-detailed",
-    ),
+    *("--per-request-spec-decode-metrics", "--additional-config"),
+    *("--save-result", "--save-detailed"),
     "--name-of-the-field",
     "--i-understand-this-runs-untrusted-code",  # long on purpose, and the same everywhere
 }

@@ -42,8 +42,8 @@ def places(pair, tmp_path_factory):
         edit(place / "config.json", **{field: int(value)})
     made["damaged"] = str(folder / "damaged")
     line = '{"task_id": "HumanEval/0", "completion": ""}\n'
-    texts = {"empty": "", "ids": '{"token_ids": [1, 2]}', "unknown": line.replace("/0", "/999")}
-    for name, text in {**texts, "some": line}.items():
+    texts = {"empty": "", "some": line, "ids": '{"token_ids": [1, 2]}'}
+    for name, text in {**texts, "unknown": line.replace("/0", "/999")}.items():
         (folder / f"{name}.jsonl").write_text(text)
         made[name] = str(folder / f"{name}.jsonl")
     return made

@@ -84,12 +84,12 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     assert replace(greedy, repetition_penalty=cold.cell.repetition_penalty) == cold.cell
 
 
-@pytest.mark.parametrize("own", [{}, {"system": "Be kind to all."}])
-def test_every_turn_has_a_system_message_and_the_answers_before_it(tmp_path, own):
+@pytest.mark.parametrize("fields", [{}, {"system": "Be kind to all."}])
+def test_every_turn_has_a_system_message_and_the_answers_before_it(tmp_path, fields):
     target = trained.save(tmp_path / "target", trained.model())
     file = tmp_path / "turns.jsonl"
     file.write_text(
-        json.dumps({"question_id": 81, "category": "a", "turns": ["the cat", "why"], **own})
+        json.dumps({"question_id": 81, "category": "a", "turns": ["the cat", "why"], **fields})
     )
     asked = {
         "target": str(target), "temperature": 0.0, "max_new_tokens": 8, "system": "Be brief.",
@@ -99,7 +99,7 @@ def test_every_turn_has_a_system_message_and_the_answers_before_it(tmp_path, own
     first, second = records(tmp_path / "run")
     assert (first.sample, second.sample) == ("81", "81 turn 2")
     messages = [
-        {"role": "system", "content": own.get("system", "Be brief.")},
+        {"role": "system", "content": fields.get("system", "Be brief.")},
         {"role": "user", "content": "the cat"},
         {"role": "assistant", "content": first.text},
         {"role": "user", "content": "why"},

@@ -43,21 +43,21 @@ class SecondDevice(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         leaves, name = tree_leaves((args, kwargs)), func.__name__
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        there = any(hasattr(x, "is_there") for x in tensors)
+        away = any(hasattr(x, "is_there") for x in tensors)
         if func == Tensor.device.__get__:
-            return THERE if there else HOST
-        mixed = there and any(x.ndim and not hasattr(x, "is_there") for x in tensors)
+            return THERE if away else HOST
+        mixed = away and any(x.ndim and not hasattr(x, "is_there") for x in tensors)
         assert not mixed or name in MOVES, f"{name} of tensors of two devices"
         place = next((x for x in leaves if isinstance(x, torch.device)), None)
-        place = HOST if name == "cpu" else place or (THERE if there else HOST)
+        place = HOST if name == "cpu" else place or (THERE if away else HOST)
         args, kwargs = tree_map_only(torch.device, lambda _: HOST, (args, kwargs or {}))
         out = func(*args, **kwargs)
-        sent = name == "to" and place == THERE and not there
+        sent = name == "to" and place == THERE and not away
         blocks = name in READS or (name in MOVES and (mixed or place == HOST))
-        if (there and blocks) or (sent and not kwargs.get("non_blocking")):
+        if (away and blocks) or (sent and not kwargs.get("non_blocking")):
             self.waits.append(name)
         self.sent += [out] if sent else []
-        moved = name in ("to", "cpu") and there != (place == THERE)
+        moved = name in ("to", "cpu") and away != (place == THERE)
         results = tree_leaves(out.clone() if moved else out)
         for tensor in results if place == THERE else ():
             if isinstance(tensor, Tensor):
@@ -84,10 +84,10 @@ def test_the_host_waits_once_a_round(monkeypatch, tmp_path, engine, drafter):
     for model in target, draft:
         device.hold(model)
     with device:
-        made = site.drafter(sampled=True) if site else ModelDrafter(engine(draft))
-        lm = engine(target, layers=made.layers)
+        opened = site.drafter(sampled=True) if site else ModelDrafter(engine(draft))
+        lm = engine(target, layers=opened.layers)
         device.waits.clear()
-        rounds = rounds_of(lm, made, 9, **parts)
+        rounds = rounds_of(lm, opened, 9, **parts)
     reads = device.waits if len(parts) == 1 else [x for x in device.waits if x != "tolist"]
     assert reads == ["cpu"] * len(rounds)
     assert not [x for x in device.sent if x.dtype == torch.bool or x.shape[-1:] == (VOCAB,)]

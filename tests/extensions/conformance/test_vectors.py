@@ -140,7 +140,7 @@ def by_vllm():
     return verify
 
 
-@pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # of what vLLM imports
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # from what vLLM imports
 @pytest.mark.parametrize("foreign", [by_transformers, by_vllm])
 def test_a_rule_that_is_not_ours_accepts_the_same_but_tokens_without_probability(
     foreign, vectors, monkeypatch
@@ -150,8 +150,8 @@ def test_a_rule_that_is_not_ours_accepts_the_same_but_tokens_without_probability
         q, p = (torch.tensor(vector[name], dtype=torch.float64) for name in "qp")
         draft, u, due = vector["draft"], Given(vector).numbers["accept"], vector["accepted"]
         for name in ("rand", "rand_like"):
-            given = torch.tensor(u, dtype=torch.float64)
-            monkeypatch.setattr(torch, name, lambda *_, given=given, **__: given.clone())
+            numbers = torch.tensor(u, dtype=torch.float64)
+            monkeypatch.setattr(torch, name, lambda *_, numbers=numbers, **__: numbers.clone())
         tokens, a = verify(q, p, draft)
         if a != due:
             at = min(a, due)  # where the verdicts differ

@@ -12,7 +12,7 @@ from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 LIMITS = ProgramLimits(timeout=1.0)
-LEVEL = levels.unconfined_level(LIMITS)  # of our own programs
+LEVEL = levels.unconfined_level(LIMITS)  # for our own programs
 PASSED = Outcome(ProgramVerdict.PASSED, "", 0.1)
 BUSY = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5, wall_only=True)
 ENDLESS = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5)

@@ -18,7 +18,7 @@ from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import run_trial
 
 LIMITS = ProgramLimits(timeout=5.0)
-LEVEL = levels.unconfined_level(LIMITS)  # of our own programs
+LEVEL = levels.unconfined_level(LIMITS)  # for our own programs
 MANY = """
 import threading
 threading.stack_size(1 << 16)

@@ -10,9 +10,7 @@ import os
 import shutil
 import sys
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -131,6 +129,9 @@ def hub_address() -> str:
 
 def reachable(timeout: float = 3.0) -> bool:
     """Return whether the hub answers within `timeout` seconds, be it with an error page."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen  # slow: only where a hub is asked
+
     address = hub_address()  # urllib knows no user names in addresses, and 401 is an answer too
     if not address.startswith(("http://", "https://")):
         return False
@@ -138,10 +139,10 @@ def reachable(timeout: float = 3.0) -> bool:
 
     def ask() -> None:
         """Send one request, and note an answer: an error page, or a certificate not known, too."""
-        request = urllib.request.Request(address + "/api/models?limit=1", method="HEAD")
+        request = Request(address + "/api/models?limit=1", method="HEAD")
         try:
-            urllib.request.urlopen(request, timeout=timeout).close()
-        except urllib.error.HTTPError as error:
+            urlopen(request, timeout=timeout).close()
+        except HTTPError as error:
             error.close()
         except (OSError, ValueError) as error:
             # The hub's own client knows other certificate stores: it may succeed where we did not.

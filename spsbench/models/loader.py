@@ -232,9 +232,8 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
 
     Buffers may hold any finite number: some are masks. Of a shared model this rank's part is read.
     """
-    learned = {name for name, _ in model.named_parameters()}
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
+    learned, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    tensors = {name: local_part(tensor) for name, tensor in (learned | buffers).items()}
     # No number is larger than their norm, which is read faster: mostly that suffices. Else the
     # extremes, which are finite if and only if all numbers are. Neither needs a copy of a tensor.
     tensors = {

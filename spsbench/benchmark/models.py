@@ -95,7 +95,7 @@ def memory(
     None where no target is plain weights on a CPU. What `earlier` knows of the machine is taken
     from it; None: it is measured, and `loaded` tells whether other work ran meanwhile.
     """
-    targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
+    targets = dict.fromkeys(cell.target for cell in experiment.cells if not cell.elsewhere)
     weights, products = dict[str, int](), dict[str, tuple[str, int]]()
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:

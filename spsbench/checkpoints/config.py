@@ -163,7 +163,7 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
     """Raise DataError for a size not an integer in range or not dividing, or no finite epsilon.
 
     Sizes that are not named pass, and nulls of `_MAY_BE_NULL`, an `intermediate_size` for each
-    layer, and a width that heads do not divide beside one of `HEAD_DIMS`.
+    layer, and a width that heads do not divide where one of `HEAD_DIMS` is named.
     """
     for names, largest in _LARGEST.items():
         for name in names:

@@ -64,7 +64,7 @@ def safetensors_files(folder: Path) -> list[Path]:
 def _indexed_or_whole(folder: Path) -> list[Path]:
     """Return the shards of the index, else model.safetensors, else []; note a choice of the two.
 
-    DataError: a shard is missing, and there is no whole file beside the index.
+    DataError: a shard is missing, and there is no whole file next to the index.
     """
     index, whole = folder / INDEX, folder / WHOLE
     if not index.is_file():

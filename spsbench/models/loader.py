@@ -99,7 +99,7 @@ def load_model(
 
 
 def check_transformers_reads(files: list[Path]) -> None:
-    """Raise DataError where transformers would read other tensors: beside shards, or in two files.
+    """Raise DataError where transformers reads other tensors: next to shards, or in two files.
 
     Pickles pass.
     """
@@ -186,15 +186,15 @@ def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequen
     described = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     layers, expected_layers = ({_layer(name) for name in names} for names in (stored, described))
     kinds = {LAYER.sub("", name) for name in layers} & {LAYER.sub("", n) for n in expected_layers}
-    odd = {name for name in layers ^ expected_layers if LAYER.sub("", name) in kinds}
+    unequal = {name for name in layers ^ expected_layers if LAYER.sub("", name) in kinds}
     info = {
-        "missing_keys": [name for name in described if _layer(name) in odd],
+        "missing_keys": [name for name in described if _layer(name) in unequal],
         "mismatched_keys": [
             (name, shape, described[name])
             for name, shape in stored.items()
             if described.get(name, shape) != shape
         ],
-        "unexpected_keys": [name for name in stored if _layer(name) in odd],
+        "unexpected_keys": [name for name in stored if _layer(name) in unequal],
     }
     has_more = getattr(config, MORE_LAYERS, None)
     check_complete(info, files[0].parent, None if has_more else model)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "ModelSource":
-    """Return the source of a model, whose name and engine it lacks; `seed`: of random weights."""
+    """Return the source of a model, whose name and engine it lacks; `seed` draws random weights."""
     how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
     return ModelSource(how, access, seed if spec.random else 0)
 
@@ -58,7 +58,7 @@ class ModelSource:
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
-        """Load the tokenizer beside the weights; random weights have numbers for tokens."""
+        """Load the tokenizer next to the weights; random weights have numbers for tokens."""
         if self.how.random:
             return IdTokenizer()
         return load_tokenizer(folder, trust_remote_code=self.how.trust_remote_code)

@@ -2,7 +2,7 @@
 
 Each line carries its number and the CRC-32 of the preceding part of the line. One fsync a record: a
 log killed at any time has lost at most the record in progress. A torn tail is cut (and kept in a
-file beside the log); damage anywhere else is refused with its line, never skipped.
+file next to the log); damage anywhere else is refused with its line, never skipped.
 """
 
 import contextlib

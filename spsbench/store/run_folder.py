@@ -54,7 +54,7 @@ def record_logs(folder: Path) -> dict[str, Path]:
 def unbegun(names: Iterable[str]) -> list[Shard]:
     """Return the shards still to begin, of the layout (total) that lacks fewest; [] if none lacks.
 
-    `names`: of shards that have begun, as of `shard_name`.
+    `names` are those of shards that have begun, as `shard_name` writes them.
     """
     layouts: dict[int, set[int]] = {}
     for name in names:
@@ -137,7 +137,7 @@ PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields o
 
 
 def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
-    """Write audits in the format of `sps verify --json` beside the records, for older ones."""
+    """Write audits in the format of `sps verify --json` next to the records, for older ones."""
     path = folder / AUDITS
     content = json.dumps({"schema": SCHEMA, "audits": list(audits)}, indent=1, allow_nan=False)
     replace_file(path, f"{content}\n".encode("ascii"))

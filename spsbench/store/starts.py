@@ -24,7 +24,7 @@ class Git(Struct):
 
 
 class Memory(Struct):
-    """The memory bandwidth of a machine, and what it and its products bound the times of ArS by."""
+    """The memory bandwidth of a machine, and what bounds the times of ArS: weights, products."""
 
     bandwidth: Annotated[float, Meta(ge=1, le=1e300)]  # bytes a second
     loaded: bool = False  # whether other work ran while it was measured

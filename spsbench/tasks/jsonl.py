@@ -27,13 +27,8 @@ from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 from spsbench.untrusted import cut
 
 FIELDS = "id question_id reference group category json_schema system"
-"""Fields that a row may have beside its prompt."""
-FIELD_OF = {
-    "system": "system",
-    "developer": "system",
-    "user": "prompt",
-    "assistant": "reference",
-}
+"""Fields that a row may have next to its prompt."""
+FIELD_OF = {"system": "system", "developer": "system", "user": "prompt", "assistant": "reference"}
 """Role of a message -> the field that says the same of a row."""
 KEYS = {"role", "content"}  # what is read of a message
 MAX_NAMED = 8  # fields of a line
@@ -64,7 +59,7 @@ class Jsonl(PromptTask):
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
         self._is_named = False  # whether a line has counted the system messages that are not used
-        self._unread: Counter[str] = Counter()  # prompts by a field beside them that is not read
+        self._unread: Counter[str] = Counter()  # prompts by a field next to them that is not read
         with closing(read_rows(self._path, "prompt")) as numbered:
             samples, repeated = drop_repeated(
                 (row.where, self._read(row, number)) for number, row in enumerate(numbered, 1)
@@ -167,7 +162,7 @@ def _unfold(row: FileRow) -> FileRow:
     """Return the row with its messages (`messages`, or a list `prompt`) as the fields of a row.
 
     A list of text parts, as a message's content or as `system`, becomes one text. A row that has
-    its text beside `messages` keeps them as they are. DataError: other messages than system?, user,
+    another text keeps its `messages` as they are. DataError: other messages than system?, user,
     assistant?, or one that has more than role and content, or whose field the row has as well.
     """
     values = {name: _join_parts(x) if name == "system" else x for name, x in row.values.items()}

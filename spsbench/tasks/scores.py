@@ -1,4 +1,4 @@
-"""Scores of a run, computed from its records by the task and written beside them."""
+"""Scores of a run, computed from its records by the task and written next to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict

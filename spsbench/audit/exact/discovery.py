@@ -58,7 +58,7 @@ class DiscoveredRule(RuleCells):
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         drafted = facts.text, draft_signature(draft)
         if drafted not in self._queries:
-            q = laws_after(facts, draft)
+            q = target_probs(facts, draft)
             p = [] if draft.probs is None else draft.probs.tolist()
             above = None if draft.parents is None else draft.parents.tolist()
             likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
@@ -66,7 +66,7 @@ class DiscoveredRule(RuleCells):
         return self._queries[drafted]
 
 
-def laws_after(facts: Facts, draft: Draft) -> Tensor:
+def target_probs(facts: Facts, draft: Draft) -> Tensor:
     """Return [N + 1, V] the target's distributions after the text and each node, as in the loop.
 
     Probabilities that equal the draft's up to rounding are the draft's, to the last bit.

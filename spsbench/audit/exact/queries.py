@@ -68,7 +68,7 @@ class Query(ABC):
         """
         if self.at_once:
             try:
-                with warnings.catch_warnings(action="ignore"):  # of slow operations
+                with warnings.catch_warnings(action="ignore"):  # vmap warns of slow operations
                     return self.together(fixed, moved, points)
             except Exception:  # vmap raises errors of any kind for code that it cannot batch
                 self.at_once = False

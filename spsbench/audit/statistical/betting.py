@@ -64,7 +64,7 @@ class Evidence:
 
     @classmethod
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
-        """Concatenate the tokens of evidence in order; of no parts there are none."""
+        """Concatenate the tokens of evidence in order; without parts there are none."""
         if not parts:
             return no_evidence()
         along = {"drawn": 1, "favoured": 1}

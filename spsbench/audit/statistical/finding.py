@@ -335,5 +335,5 @@ class AuditWithBaseline:
         if self.bias is not None and claim > self.bias:
             needed = f"a bias of {self.bias:g}, enough for {least}"
             return self.undecided, f"too few tokens for {needed}"
-        found = f"would have caught a bias of {least} or more with probability 0.99; found none"
-        return AuditVerdict.HELD, found
+        summary = f"would have caught a bias of {least} or more with probability 0.99; found none"
+        return AuditVerdict.HELD, summary

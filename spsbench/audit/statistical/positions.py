@@ -160,7 +160,7 @@ def evidence(
 
     Args:
         favoured: [n, W] outcomes that the alternative favours.
-        rng: of the draws, which move it on.
+        rng: makes the draws, which move it on.
         pull: [n] what the alternative adds to their probability; None: all that is left of 1.
     """
     n, rows = len(at), np.arange(len(at))
@@ -191,15 +191,15 @@ def among_visible(at: TextPositions, visible: Bits) -> tuple[Floats, Bits, Float
 
     The rest, of which a part may be hidden, comes with that probability beside them at most.
     """
-    n, rest = len(at), at.probs.shape[1] - 1
+    n, last = len(at), at.probs.shape[1] - 1
     inside = at.probs * visible
-    listed, unlisted = inside[:, :rest].sum(1), at.probs[:, rest] * at.tail[:, rest]
+    listed, unlisted = inside[:, :last].sum(1), at.probs[:, last] * at.tail[:, last]
     some = listed > 0
     probs = np.where(some[:, None], inside, at.probs) / np.where(some, listed, 1.0)[:, None]
     either = unlisted + listed
     resolved = visible[np.arange(n), at.emitted]
     live = np.repeat(resolved, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
-    live[:, TAIL, 0] |= (at.emitted == rest) & (either > 0)
+    live[:, TAIL, 0] |= (at.emitted == last) & (either > 0)
     live[:, TAIL, 1] = False
     return probs, live, unlisted / np.where(either > 0, either, 1)
 
@@ -313,16 +313,16 @@ class Excess:
         stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):
             before = text[len(context) + i - 1] if len(context) + i else ""
-            shown = None if at.visible is None else at.visible[i]
+            visible = None if at.visible is None else at.visible[i]
             cells = {
                 j: (j, key, (before, key))
                 for j, key in enumerate(keys)
-                if shown is None or shown[j]
+                if visible is None or visible[j]
             }
             for j, counted in cells.items():
                 favoured[i, j] = sum(map(self._deviation, counted)) > 0
-            if shown is None or shown[at.emitted[i]]:  # after all columns have their sets
-                among = 1.0 if shown is None else stated[i, shown[:-1]].sum()
+            if visible is None or visible[at.emitted[i]]:  # after all columns have their sets
+                among = 1.0 if visible is None else stated[i, visible[:-1]].sum()
                 for j, counted in cells.items():
                     for cell in counted:
                         count = self._counts.setdefault(cell, [0.0, 0.0])

@@ -16,7 +16,7 @@ from spsbench.checkpoints.config import refuse_pointer
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.files import open_file
 
-KEPT = "gguf.blocks"  # the blocks beside unpacked weights; no loader takes that suffix
+KEPT = "gguf.blocks"  # the blocks next to unpacked weights; no loader takes that suffix
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 _MAX_ENTRIES = 1 << 20  # tensors, or keys

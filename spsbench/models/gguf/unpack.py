@@ -27,7 +27,7 @@ from spsbench.models.hub import check_disk
 log = logging.getLogger(__name__)
 
 RULE = 3  # changes whenever a file is unpacked to other numbers
-ORIGIN = "gguf.json"  # beside the weights: where they come from
+ORIGIN = "gguf.json"  # next to the weights: where they come from
 PAUSE = 5.0  # seconds between lines of progress
 _HEAD = 16 << 20  # bytes
 _BYTES = 4  # bytes of a weight: float32 holds what any packing means, not rounded again

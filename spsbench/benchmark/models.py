@@ -93,7 +93,7 @@ def memory(
     """Return what bounds the times of each target on this machine: its memory, and its products.
 
     None where no target is plain weights on a CPU. What `earlier` knows of the machine is taken
-    from it; None: it is measured, and `loaded` tells whether other work ran meanwhile.
+    from it; without it, or a target in it, all is measured, and `loaded` tells of other work.
     """
     targets = dict.fromkeys(cell.target for cell in experiment.cells if not cell.elsewhere)
     weights, products = dict[str, int](), dict[str, tuple[str, int]]()
@@ -106,7 +106,7 @@ def memory(
             products[model.id] = dtype, prompt_operations(folders[model])
     if not weights:
         return None
-    if earlier:
+    if earlier and weights.keys() <= earlier.prompt.keys():
         return Memory(earlier.bandwidth, weights=weights, prompt=earlier.prompt)
     speeds = measure_speeds(experiment.threads, (dtype for dtype, _ in products.values()))
     rates = {name: speeds.products.get(dtype) for name, (dtype, _) in products.items()}

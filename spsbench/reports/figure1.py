@@ -1,7 +1,6 @@
 """Figure 1 of Chen et al. 2023 as numbers: time to 128 tokens, efficiency and loop time by K."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.metrics.intervals import Estimate
@@ -22,31 +21,30 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
     `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
     """
     horizon = max((s.horizon for s in rows), default=128)
+    lines = lines_by_k(rows)
     times = [
         item
-        for line, (label, members) in enumerate(lines_by_k(rows).items())
+        for line, (label, members) in enumerate(lines.items())
         for item in _times(members, label, line)
     ]
     if ceiling_ms is not None:
         times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
-    efficiency = by_k(rows, "efficiency", "Efficiency tau / (K + 1)")
-    loop = by_k(rows, "loop_time_ms", "Loop time (ms)")
     timed: dict[str, Any] = {"from_zero": True, "empty": why_empty(rows, timed=True)}
     panels = (
-        replace(loop, title=f"Time to {horizon} tokens (s)", items=times, **timed),
-        replace(efficiency, empty=why_empty(rows, timed=False)),
-        replace(loop, **timed),
+        Panel(title=f"Time to {horizon} tokens (s)", x=K, items=times, whole=True, **timed),
+        by_k(lines, "efficiency", "Efficiency tau / (K + 1)", empty=why_empty(rows, timed=False)),
+        by_k(lines, "loop_time_ms", "Loop time (ms)", **timed),
     )
     return Figure(title=title, panels=panels)
 
 
-def by_k(rows: Sequence[Summary], figure: str, title: str) -> Panel:
-    """Return a panel of a figure against K, from 0 on, with a curve for each of `lines_by_k`."""
+def by_k(lines: Mapping[str, Sequence[Summary]], figure: str, title: str, **look: Any) -> Panel:
+    """Return a panel of a figure against K, from 0 on, a curve a line; `look`: further fields."""
     points = (
         (label, [Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members])
-        for label, members in lines_by_k(rows).items()
+        for label, members in lines.items()
     )
-    return Panel(title=title, x=K, items=curves(points), whole=True)
+    return Panel(title=title, x=K, items=curves(points), whole=True, **look)
 
 
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:

@@ -94,10 +94,11 @@ def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
 
 def _against_k(table: Table) -> Figure | None:
     """Return the plots by K; None unless some line has more than two values of K."""
-    if not any(len(line) > 2 for line in lines_by_k(table.whole).values()):
+    lines = lines_by_k(table.whole)
+    if not any(len(line) > 2 for line in lines.values()):
         return None
     titles = TEXTS["headlines"]
-    more = (by_k(table.whole, n, titles[n]) for n in ("speedup", "block_efficiency", "alpha"))
+    more = (by_k(lines, n, titles[n]) for n in ("speedup", "block_efficiency", "alpha"))
     return exhibit("against-k", [*table.figure.panels[:3], *more])
 
 

@@ -146,7 +146,7 @@ def summaries(
         tally_of(score.cell, by_cell).append(score)
 
     rows: list[Summary] = []
-    for name in (*list(groups)[1:], None):
+    for name in sorted(groups, key=lambda group: group is None):  # all records last
         for cell in cells:
             of_group = [s for s in by_cell[cell.id] if name in (None, group_of.get(s.sample))]
             base, tally = baseline(cell, cells), groups[name][cell.id]

@@ -132,8 +132,9 @@ class Planner:
         self._begin()
         traced, held_back = self._prompts(self._fits())
         self._note(new_prompts=len(held_back) or None)
-        traces, texts = self._given, (TEXTS, traced, PROMPTS, [self._plain], self.cells)
-        if traces is None and self._run(*texts, self.workers):
+        texts = TEXTS, traced, PROMPTS, [self._plain], self.cells, self.workers
+        traces = self._given
+        if traces is None and self._run(*texts):
             traces = read_traces([self.folder / TEXTS])
         if traces is None or self.stop():
             return None

@@ -198,7 +198,7 @@ def run_plans(
                 plans.append(plan)
     reports = [plan.report for plan in plans]
     if several and "adapter" in option_sets[0]:
-        pairs = zip(plans[1:], option_sets[1:] if trial else (), strict=False)
+        pairs = zip(plans[1:], option_sets[1:], strict=True) if trial else ()
         trials = {p.target.adapter: plans[0].trial(p, trial, options) for p, options in pairs}
         reports = [plans[0].with_adapters(plans[1:], trials)]
     elif several:

@@ -132,13 +132,8 @@ class LogAnswer:
         """Return shares of tested tokens that were accepted at the largest K, by place."""
         most = max(self.plan.ks)
         lasts = [rows[-1] for rows in self.detailed]
-        cells = [
-            [
-                f"{100 * kept / tested:.0f} %" if tested else "n/a"
-                for kept, tested in row.rounds.sums.by_position.reshape(2, -1).T
-            ]
-            for row in lasts
-        ]
+        by_place = (row.rounds.sums.by_position.reshape(2, -1).T for row in lasts)
+        cells = [[percent(kept / n if n else None) for kept, n in row] for row in by_place]
         title = f"Accepted of the tested tokens, by place in the draft (K = {most})"
         return method_table(title, [str(place + 1) for place in range(most)], lasts, cells)
 

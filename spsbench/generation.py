@@ -55,8 +55,8 @@ class Generation:
         models: as `ModelCache.open` returns them.
         prompt: token ids, at least one; for an engine elsewhere an `EnginePrompt` as well.
         sample, repeat: the rest of the noise's key.
-        batch: of which it is a row; None: it is alone.
-        json_schema: of this prompt, in place of the cell's.
+        batch: the batch of which it is a row; None: it is alone.
+        json_schema: this prompt's, in place of the cell's.
 
     Attributes:
         constraint: on the text; None: there is none here.
@@ -181,7 +181,7 @@ def masks_of(constraint: Constraint | None) -> dict[str, Any]:
 def round_origins(done: Round) -> list[Origin]:
     """Return the origin of each token of an uncut round: accepted tokens, then the target's own.
 
-    Of a round of several passes, or whose engine does not count drafts, it is not told.
+    Of a round of several passes, or whose engine does not count drafts, it is unknown.
     """
     if done.passes != 1:
         return [Origin.UNTOLD] * len(done.tokens)

@@ -191,7 +191,7 @@ def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
-    """Return those that a spec may set: of `open` without its site, else of the constructor."""
+    """Return what a spec may set: parameters of `open` but its site, or of the constructor."""
     if hasattr(maker, "open"):
         of_open = dict(_signature(maker.open))
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in of_open.values()):

@@ -19,7 +19,7 @@ from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
 
-NOTES = ("guarantee", "needs", "allows")  # what a plug-in may have beside its summary
+NOTES = ("guarantee", "needs", "allows")  # what may follow the summary of a plug-in
 Listed = Literal[
     "drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters", "models"
 ]

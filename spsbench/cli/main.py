@@ -21,9 +21,9 @@ DEFAULT = re.compile(r"  \[default: \(?(.*?)\)?\]$")
 IN_STEP = ("generate", "bench", "verify")  # commands whose models ranks of torchrun may share
 
 
-def show_all(context: typer.Context, asked: bool) -> None:
+def show_all(context: typer.Context, requested: bool) -> None:
     """Print the help with all options and end."""
-    if asked:
+    if requested:
         for parameter in context.command.params:
             parameter.hidden = False  # type: ignore[attr-defined]
         print(context.get_help())
@@ -44,7 +44,7 @@ def declare_flags(
 
 
 class Command(TyperCommand):
-    """A command with `--json` beside `--format`, with `--debug`, and with a help of plain text."""
+    """A command with `--json` for `--format json`, with `--debug` and with help in plain text."""
 
     def __init__(self, *args: Any, params: list[Any], **attributes: Any) -> None:
         application = typer.Typer(add_completion=False)

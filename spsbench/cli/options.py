@@ -39,7 +39,7 @@ def take_options(
     Args:
         records: as for `settings.options.parse`; listed before the command's own options.
         without: names of options that the command does not have.
-        often: names of options that this command's help shows beside those of `OFTEN`.
+        often: names of options that this command's help shows as well as those of `OFTEN`.
     """
     listed = {*OFTEN.split(), *often}
 

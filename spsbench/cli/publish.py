@@ -130,9 +130,9 @@ def with_flags_below(table: TextTable) -> TextTable:
 
 
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
-    """Print the changes since the run `against`; return the exit code: of a regression, if any.
+    """Print the changes since the run `against`; return the exit code: a regression has its own.
 
-    `margin` is that of all figures; None: of each its own. Raises UsageError where nothing is
+    `margin` applies to all figures; None: each has its own. Raises UsageError where nothing is
     shared.
     """
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)

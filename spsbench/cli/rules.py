@@ -66,7 +66,7 @@ def enumerate_rules(
 ) -> int:
     """Enumerate the pairings of the named parts and print the table; return the exit code.
 
-    Args as of `pairings`: of a kind without a name, all of the registry; `deep` adds larger trees.
+    Without a name of a kind, all of the registry are paired; `deep` adds larger trees.
     """
     work = pairings(verifiers, schedules, drafters, deep=deep)
     count = PairingCount(len(work))

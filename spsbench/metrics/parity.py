@@ -265,7 +265,7 @@ def parities(
     """Test every drafting cell against its K = 0 cell.
 
     Args:
-        scores: of each cell by its id, from 0 to 1.
+        scores: cell id -> figure -> sample -> value, from 0 to 1.
         identical: ids of the cells whose texts equal those of their K = 0 cell.
     """
     return [

@@ -99,11 +99,11 @@ def time_quantiles(times: Floats) -> dict[str, float | None] | None:
     """Return `sd`, `p50`, `p90` and `p99`, each None for too few times; None: there are none."""
     if not len(times):
         return None
-    known: dict[str, float | None] = {
+    quantiles: dict[str, float | None] = {
         f"p{p}": float(np.percentile(times, p)) if len(times) >= fewest else None
         for p, fewest in ((50, 1), (90, 10), (99, 100))
     }
-    return {"sd": float(times.std(ddof=1)) if len(times) > 1 else None} | known
+    return {"sd": float(times.std(ddof=1)) if len(times) > 1 else None} | quantiles
 
 
 HORIZON = 128

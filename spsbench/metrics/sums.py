@@ -247,7 +247,7 @@ class Tally:
         """Add the expected rounds of a text to the row of its key (sample, repeat), new or not.
 
         Args:
-            by_position: as of the function of that name, for `slots`; `by_depth` for `k`.
+            by_position, by_depth: counts, as the functions of these names return them.
         """
         row = [*sums, *[0.0] * 2 * len(MEASURES), *by_position, *[0.0] * 2 * SIBLINGS, *by_depth]
         if key not in self.keys:
@@ -313,7 +313,7 @@ def pair_generations(tallies: Sequence[Tally], counted: str) -> Pairs | None:
             {key for key, row in tally.keys.items() if sums[row, AT[counted]] > 0}
             for tally, sums in zip(tallies, rows, strict=True)
         ]
-        if keys := [key for key in tallies[-1].keys if all(key in known for known in with_sum)]:
+        if keys := [key for key in tallies[-1].keys if all(key in side for side in with_sum)]:
             sides = [
                 sums[[tally.keys[key] for key in keys]]
                 for tally, sums in zip(tallies, rows, strict=True)

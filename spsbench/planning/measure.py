@@ -393,10 +393,10 @@ def drafter_costs(
     verifier = str(cell.verifier)
     rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
     parts = np.stack([meter.of(turns)[:, :4, 0] for meter in meters], -1)  # [T, 4, K, C]
-    drafted, draft, _, rest = parts.swapaxes(0, 1)
+    drafted, draft, _, seconds = parts.swapaxes(0, 1)
     alone = (passes, rule.sampling, rule.verify, rule.host)
-    unexplained = rest - draft
-    for turn, k, c in np.ndindex(*rest.shape):
+    unexplained = seconds - draft
+    for turn, k, c in np.ndindex(*seconds.shape):
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
         unexplained[turn, k, c] -= sum(part.at(tokens, at)[turn] for part in alone)
     surface = partial(Surface, meters[0].ks, contexts)

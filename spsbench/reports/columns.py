@@ -129,7 +129,7 @@ def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable
 def count_generations(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
     """Return the number of a row's generations, with those planned, failed and under load.
 
-    `planned`: of an interrupted run; None: not shown. `terse` shortens the notes.
+    `planned`: those of an interrupted run; None: not shown. `terse` shortens the notes.
     """
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:

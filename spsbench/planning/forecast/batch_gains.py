@@ -1,4 +1,4 @@
-"""What is left of the gain in a batch: the best method and K by the texts that share a pass.
+"""Gains that are left in a batch: the best method and K by the texts that share a pass.
 
     S(B, K) = tau(K) * T(B, 0) / T(B, K)
 
@@ -27,7 +27,7 @@ from spsbench.planning.forecast.recommendation import NOTICED
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method
 
-FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
+FEW = 8  # sizes of a batch that are all listed; of more, those that were measured
 IN_ENGINES = "num_speculative_tokens_per_batch_size"  # texts from, to, and K: an option of vLLM
 OF_JSON = ("speedup", "machine_tokens_per_s", "mean_token_time_ms")
 
@@ -64,12 +64,12 @@ def forecast_batches(
         size: {method: forecast.speedup_in(size) for method, forecast in constant.items()}
         for size in range(1, max(sizes) + 1)
     }
-    shown = [s for s in sizes if len(sizes) <= FEW or s in {sizes[0], sizes[-1], *batches.sizes}]
-    best = {max(gains[size], key=lambda m: (gains[size][m].mean, str(m))) for size in shown}
+    listed = [s for s in sizes if len(sizes) <= FEW or s in {sizes[0], sizes[-1], *batches.sizes}]
+    best = {max(gains[size], key=lambda m: (gains[size][m].mean, str(m))) for size in listed}
     first = next(iter(constant))
     baseline, plain = constant[first].baseline or constant[first], cells[first].auto_regressive
     rows = []
-    for size in shown:
+    for size in listed:
         tokens_per_s = size * baseline.sums.tokens / float(np.median(baseline.rounds.seconds(size)))
         alone = Estimate(1.0, None, None, 0)
         compared = [(plain, baseline, alone)]
@@ -83,10 +83,10 @@ def forecast_batches(
                 summary_row(cell.but(batch=size), forecast.texts, measured=machine, **figures)
             )
     advised, table = engine_table(gains)
-    balance = {size: costs.weights / (size * batches.cached) for size in shown if costs.weights}
+    balance = {size: costs.weights / (size * batches.cached) for size in listed if costs.weights}
     remarks = [f'For vLLM, with {advised or "any draft"}: "{IN_ENGINES}": {table}']
     if balance:
-        ends = (shown[0], shown[-1]) if len(shown) > 1 else shown
+        ends = (listed[0], listed[-1]) if len(listed) > 1 else listed
         named = ", ".join(f"{balance[size]:,.0f} tokens at batch {size}" for size in ends)
         remarks.append(
             f"A pass reads as much of keys and values as of weights from S* = {named}; these "

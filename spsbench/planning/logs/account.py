@@ -37,7 +37,7 @@ names = SimpleNamespace(
     **{meaning: tuple(words.split()) for meaning, words in TABLE["names"].items()}
 )
 FEWEST_IDS = 8  # integers of a list that may be token ids
-START = 400  # characters by which a text is told from a name, a date or a number
+START = 400  # characters that distinguish a text from a name, a date or a number
 MOST_UNREAD = 16  # fields of a line that are named
 MOST_COMPARED = 500  # texts of a line that are looked up in those that were read
 NOT_TEXT = frozenset(names.not_text)
@@ -158,7 +158,7 @@ class Account:
         return value
 
     def unread(self) -> tuple[list[str], list[str]]:
-        """Return the fields with text that were not read: beside bodies, and inside them.
+        """Return the fields with text that were not read: outside bodies, and inside them.
 
         A body is an object of a request or an answer. A text inside one that was read says nothing
         new.
@@ -168,8 +168,8 @@ class Account:
             fields[path] = fields.get(path, False) or in_body
             if len(fields) >= MOST_UNREAD:
                 break
-        beside = [path for path, in_body in fields.items() if not in_body]
-        return beside, [*self.others, *(path for path, in_body in fields.items() if in_body)]
+        outside = [path for path, in_body in fields.items() if not in_body]
+        return outside, [*self.others, *(path for path, in_body in fields.items() if in_body)]
 
     def _unread(
         self, value: Any, path: str, in_body: bool, is_read: bool

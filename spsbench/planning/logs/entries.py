@@ -64,8 +64,8 @@ class Request:
     is_echo: bool = False  # whether the logged text began with the prompt
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
     processed: tuple[str, ...] = ()  # fields of penalties, biases and bans that are on
-    unread: tuple[str, ...] = ()  # fields beside request and answer whose text is not read
-    unread_inside: tuple[str, ...] = ()  # the same, of request and answer
+    unread: tuple[str, ...] = ()  # fields outside request and answer whose text is not read
+    unread_inside: tuple[str, ...] = ()  # the same, inside request and answer
     fields: str = ""  # the names of the line's fields
 
 
@@ -164,10 +164,10 @@ def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
         form for form in FORMS if all(value_at(entry, path) is not None for path in form.marks)
     )
     requests = list((_of_conversation if form.turns else _of_form)(account, form, index))
-    beside, inside = map(tuple, account.unread())
+    outside, inside = map(tuple, account.unread())
     alone = len(requests) == 1  # else usage is of all of them
     return form.name, [
-        replace(r, written=r.written if alone else None, unread=beside, unread_inside=inside)
+        replace(r, written=r.written if alone else None, unread=outside, unread_inside=inside)
         for r in requests
     ]
 

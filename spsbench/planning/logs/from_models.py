@@ -1,4 +1,4 @@
-"""What of a plan from logs needs models or tokenizers: drafts of a model, and runs as logs."""
+"""Models and tokenizers in plans from logs: drafts of a model, and runs as logs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -46,7 +46,7 @@ class DraftModel:
         """Load a model by name, as a plain target.
 
         Args:
-            options: of cells: `dtype`, `device`, `weights`, `engine`, logits processors ...
+            options: options of cells: `dtype`, `device`, `weights`, `engine`, logits processors ...
 
         Raises:
             SpsError: no model that can be loaded.

@@ -92,10 +92,10 @@ class RequestReader:
 
     def reasons(self) -> str:
         """Return the most frequent reasons for left out lines, in words; none: that it is empty."""
-        shown = self.left_out.most_common(MOST_SHOWN)
-        words = [f"{count:,} lines: {cut(why, MOST_WORDS)}" for why, count in shown]
-        if len(self.left_out) > len(shown):
-            words.append(f"{len(self.left_out) - len(shown):,} other reasons")
+        frequent = self.left_out.most_common(MOST_SHOWN)
+        words = [f"{count:,} lines: {cut(why, MOST_WORDS)}" for why, count in frequent]
+        if len(self.left_out) > len(frequent):
+            words.append(f"{len(self.left_out) - len(frequent):,} other reasons")
         if self.unanswered:
             words.append(
                 f"{self.unanswered:,} requests of a batch without an answer: name the output of "

@@ -142,12 +142,12 @@ class LogPlan:
     """The candidates of a log along its texts, and what the texts lack.
 
     Args:
-        costs: of rounds, those of a free look-up among them.
+        costs: costs of rounds, a free look-up's among them.
         batches: texts of a batch.
         drafters: name -> a deterministic drafter.
         models: draft models (`from_models.DraftModel`).
         rules: verifiers of sampled drafts.
-        warp: of requests, where their lines name no temperature.
+        warp: sampling of requests whose lines name no temperature.
         processed: models draft under logits processors.
         tokens: turns requests into ids.
         watch: is called with `reader` after each request.

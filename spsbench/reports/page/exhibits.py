@@ -40,7 +40,7 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
     of_cells = Names(row.cell for row in rows)
     texts = labels([of_cells.full(row.cell) for row in rows], LINE)
     names = {row.cell.id: text for row, text in zip(rows, texts, strict=True)}
-    shown = [
+    figures = [
         *([] if answered else [_against_k(table), exhibit("by-batch", batch_panels(table))]),
         *_headlines(table, of_cells),
         _by_position(rows, names),
@@ -49,7 +49,7 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
         _speed_and_quality(rows, names),
         _prediction_figure(rows, names),
     ]
-    return [exhibit for exhibit in shown if exhibit is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 def of_section(section: Section, number: int) -> Iterator[Figure]:

@@ -65,8 +65,9 @@ def token_origins(r: RoundRecord) -> list[Origin]:
         return [Origin.UNTOLD] * r.emitted
     if r.drafted == 0:
         return [Origin.PLAIN] * r.emitted
-    known = Origin.BONUS if r.full else Origin.RECOVERED
-    final = known if r.drafted > 0 else Origin.UNTOLD
+    final = Origin.UNTOLD
+    if r.drafted > 0:
+        final = Origin.BONUS if r.full else Origin.RECOVERED
     return ([Origin.ACCEPTED] * r.accepted + [final])[: r.emitted]
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from spsbench.cli.terminal import with_flags
 from spsbench.errors import DataError, as_it_is, first_line
 from tests.parsed import commands, strings
@@ -49,6 +51,7 @@ def test_the_command_line_shows_flags():
     assert with_flags("`draft_dtype`: see `ray status`") == "--draft-dtype: see `ray status`"
 
 
+@pytest.mark.needs_fast
 def test_fields_in_messages_are_options():
     parameters = [parameter for _, command in commands() for parameter in command.params]
     flags = {flag.lstrip("-").replace("-", "_") for p in parameters for flag in (p.name, *p.opts)}

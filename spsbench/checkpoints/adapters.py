@@ -29,15 +29,16 @@ class Adapter(NamedTuple):
     base: str  # the model that it was trained for, by its own words
 
     def error(self, what: str, expected: str) -> DataError:
-        """Return the error of a folder that cannot be used."""
+        """Return, without raising it, the DataError that `what` is wrong and what is `expected`."""
         return DataError(f"{what} ({self.folder}): expected {expected}")
 
 
 def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
-    """Return the adapters that `text` names, each checked as far as its files tell without a base.
+    """Return the adapters that `text` names, in order, each checked by its files without a base.
 
-    `text` is a folder, or terms `FOLDER` and `FOLDER=FACTOR` joined by `+`; empty: none.
-    MissingError: no such folder, or no PEFT. DataError: unusable, or a pickle not allowed.
+    `text` is a folder of PEFT, or terms `FOLDER` and `FOLDER=FACTOR` joined by `+`; empty: [].
+    MissingError: peft is not installed, or a folder lacks its config or weights. DataError: a kind
+    that is not merged or does not add up, damaged files, or a pickle without `allow_pickle`.
     """
     if text and find_spec("peft") is None:
         raise MissingError(
@@ -48,16 +49,18 @@ def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
 
 
 def adapter_files(text: str) -> dict[str, Path]:
-    """Return the files of the adapters that `text` names, as `0/adapter_config.json` and so on."""
+    """Return `N/FILE` -> path of config and weights of each adapter N; SpsError: one is unfit."""
     adapters = enumerate(read_adapters(text, allow_pickle=True))
     files = ((n, path) for n, one in adapters for path in (one.folder / CONFIG, one.file))
     return {f"{n}/{path.name}": path for n, path in files}
 
 
 def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
-    """Read the folder of `FOLDER` or `FOLDER=FACTOR`; check its kind, and the headers of its file.
+    """Return the adapter that `FOLDER` or `FOLDER=FACTOR` names; check its config and headers.
 
-    `several`: its changes are added to others'. MissingError, DataError: it is unusable.
+    The factor is 1 unless given; `several`: changes of other adapters are added to this one's.
+    MissingError: no config or no weights. DataError: a kind that is not merged, sizes that are no
+    numbers, a factor or `several` with what does not add up, a bad file, or an untrusted pickle.
     """
     path, _, text = term.rpartition("=")
     has_factor = bool(path) and FACTOR.fullmatch(text)

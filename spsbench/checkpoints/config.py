@@ -56,9 +56,9 @@ def expand_path(name: str) -> Path:
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Return the JSON object in `path`, of `limit` bytes at most; SpsError: as `read_json`.
+    """Return the JSON object in `path`; NaN and Infinity pass, since configurations have them.
 
-    NaN and Infinity pass: configurations have them. DataError: another JSON value.
+    SpsError: missing, not readable, more than `limit` bytes, or no JSON. DataError: no object.
     """
     value = read_json(path, f"the {path.name} of a model", limit=limit, strict=False)
     if not isinstance(value, dict):
@@ -70,7 +70,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raise DataError for a file that is a pointer of Git LFS; one that is not there passes."""
+    """Raise DataError if `path` is a pointer of Git LFS; what is no file or not readable passes."""
     if not path.is_file():  # a pipe would wait for its writer; its reader says what it is
         return
     with suppress(OSError), path.open("rb") as file:
@@ -82,7 +82,7 @@ def refuse_pointer(path: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the `config.json` of a model folder."""
+    """Return the object in `folder`'s config.json; SpsError: missing, too large or no object."""
     return read_object(folder / "config.json", CONFIG_LIMIT)
 
 
@@ -92,7 +92,7 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Raise DataError for a head, no decoder-only model, untrusted code, or sizes out of range."""
+    """Raise DataError for a head, no (named) decoder-only model, untrusted code, or bad sizes."""
     kind = config.get("model_type")
     if not kind and names_head(config):
         raise DataError(
@@ -117,7 +117,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
 
 
 def embedding_and_layers(config: Mapping[str, Any]) -> int:
-    """Return a lower bound on the number of parameters; 0 when the config has no sizes."""
+    """Return the size of the embeddings and two matrices a layer, a lower bound; 0: no width."""
     text = config.get("text_config")
     sizes = text if isinstance(text, dict) and "vocab_size" not in config else config
     width, layers = first_size(sizes, WIDTH), first_size(sizes, DEPTH)
@@ -126,7 +126,7 @@ def embedding_and_layers(config: Mapping[str, Any]) -> int:
 
 
 def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError for a `model_type` that is known not to be a decoder-only language model."""
+    """Raise DataError where `kind` is known to be no decoder-only model, or the config says so."""
     descriptions = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
     if config.get("is_encoder_decoder") is True:
         descriptions = [*descriptions, "an encoder-decoder model"]
@@ -138,15 +138,12 @@ def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
 
 
 def _needs_remote_code(kind: str, config: Mapping[str, Any]) -> bool:
-    """Return whether a config with an `auto_map` needs it: transformers may have the model too.
-
-    The folders of transformers are searched: importing it would decide between online and offline.
-    """
+    """Return whether a model has an `auto_map` and transformers has no code for its `kind`."""
     return bool(config.get("auto_map")) and not in_transformers(kind)
 
 
 def in_transformers(kind: str) -> bool:
-    """Return whether transformers has models of this `model_type`, without importing it."""
+    """Return whether the installed transformers has this `model_type`, without importing it."""
     spec = find_spec("transformers")
     homes = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     name = kind.replace("-", "_").removesuffix("_text")  # a text model of a family that sees, too
@@ -160,10 +157,10 @@ def first_size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError for a size not an integer in range or not dividing, or no finite epsilon.
+    """Raise DataError for sizes out of range or not dividing each other, or no finite epsilon.
 
-    Sizes that are not named pass, and nulls of `_MAY_BE_NULL`, an `intermediate_size` for each
-    layer, and a width that heads do not divide where one of `HEAD_DIMS` is named.
+    Heads must divide the width, unless one of `HEAD_DIMS` is set, and key-value heads the heads. A
+    size passes that is absent, null where `_MAY_BE_NULL` has it, or a list of `intermediate_size`.
     """
     for names, largest in _LARGEST.items():
         for name in names:
@@ -199,14 +196,11 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
 
 
 def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
-    """Raise DataError for a model that cannot be divided by `ranks`; no weights are read.
+    """Raise DataError for a model that two or more `ranks` cannot share; no weights are read.
 
-    Its layers keep states, transformers has no plan for it, or its sizes do not divide.
-
-    Args:
-        kind: the class of the model; None, which is refused: packed, or a part of a larger model.
-        config: the model's, as transformers reads it.
-        ranks: two or more.
+    `kind` is its class, `config` what transformers reads. Refused are None as `kind` (packed
+    weights, or a part of a larger model), layers that keep states, a family for which transformers
+    has no plan of tensor parallelism, and sizes that `ranks` does not divide.
     """
     name = type(config).__name__.removesuffix("Config")
     if kind is None:
@@ -228,7 +222,7 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
 
 
 def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
-    """Raise DataError unless all sizes of `DIVIDED` that a config has are multiples of `ranks`."""
+    """Raise DataError unless `ranks` divides the numbers of heads and the inner size, if named."""
     for field in DIVIDED:
         count = config.get(field)
         if isinstance(count, int) and count % ranks:
@@ -239,9 +233,10 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 
 
 def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Return settings of `generation_config.json` that change probabilities or texts, unapplied.
+    """Return name -> value of settings in `generation_config.json` that change tokens or their end.
 
-    Names with a dot are keys of a GGUF file, which its unpacking wrote there. {}: no such file.
+    Values without effect are left out. Names with a dot are keys of a GGUF file, which its
+    unpacking wrote there, and always returned. {}: no such file. SpsError: no JSON object.
     """
     path = folder / "generation_config.json"
     if not path.is_file():

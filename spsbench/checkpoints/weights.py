@@ -37,10 +37,11 @@ class TensorHeader(NamedTuple):
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """Return the weight files that a loader reads: one, or the shards of the index.
+    """Return the weight files that a loader reads: model.safetensors, or the shards of its index.
 
-    Shards are read where both are there, and the whole file where a shard is missing; else pickles.
-    DataError: these without `allow_pickle`, or a shard is missing. MissingError: none.
+    Of both, the shards, unless one is missing; a note says which. Without safetensors: the shards
+    of the pickles' index, else all pytorch_model*.bin. DataError: these without `allow_pickle`, a
+    damaged index, or a missing shard. MissingError: no weights.
     """
     if safe := _indexed_or_whole(folder):
         return safe
@@ -57,14 +58,15 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
 
 
 def safetensors_files(folder: Path) -> list[Path]:
-    """Return the safetensors that are read: a model's, else all in the folder (heads)."""
+    """Return a model's safetensors as `weight_files`, else all in the folder by name, if any."""
     return _indexed_or_whole(folder) or sorted(folder.glob("*.safetensors"))
 
 
 def _indexed_or_whole(folder: Path) -> list[Path]:
-    """Return the shards of the index, else model.safetensors, else []; note a choice of the two.
+    """Return the shards of the index, else model.safetensors, else [].
 
-    DataError: a shard is missing, and there is no whole file next to the index.
+    Of both, log which is read: the whole file if a shard is missing, else the shards. DataError: a
+    damaged index, or a shard is missing and there is no whole file.
     """
     index, whole = folder / INDEX, folder / WHOLE
     if not index.is_file():
@@ -81,9 +83,9 @@ def _indexed_or_whole(folder: Path) -> list[Path]:
 
 
 def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """Return the weight files of a model, else the one in `HEADS` of a drafter's head.
+    """Return the files of `weight_files`, else the one file of a Medusa head, in a list.
 
-    DataError: only pickles, without `allow_pickle`. MissingError: none.
+    DataError: only pickles without `allow_pickle`, or a missing shard. MissingError: no weights.
     """
     safe, pickle = (folder / name for name in HEADS)
     try:
@@ -106,7 +108,7 @@ def _check_trust(pickle: Path, allow_pickle: bool) -> None:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names, by name; raise DataError where one is missing."""
+    """Return the files that an index names, each once and by name; DataError: one is missing."""
     files = [index.parent / name for name in sorted(set(_weight_map(index).values()))]
     for path in files:
         if not path.is_file():
@@ -118,7 +120,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> file name of an index; DataError: none, or one outside the folder."""
+    """Return tensor -> file name of an index; DataError: it has none, or one outside the folder."""
     names = read_object(index, INDEX_LIMIT).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise DataError(
@@ -135,7 +137,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def stale_names(path: Path, names: Iterable[str]) -> set[str]:
-    """Return those of the tensors in `path` that its index gives to another file."""
+    """Return those `names` of tensors in `path` that the index beside it gives to another file."""
     index = path.parent / INDEX
     places = _weight_map(index) if index.is_file() else {}
     if path.name not in places.values():
@@ -144,7 +146,7 @@ def stale_names(path: Path, names: Iterable[str]) -> set[str]:
 
 
 def regular_file(path: Path) -> None:
-    """Check that `path` is no pipe and no device, whose opening or reading may never end."""
+    """Raise OSError for a pipe, a device or a folder; a file passes, and so does an absent one."""
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "neither a file nor a link to one")
 
@@ -152,7 +154,8 @@ def regular_file(path: Path) -> None:
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     """Return tensor name -> header, over all safetensors files; an index decides between copies.
 
-    Without one the last file does. DataError: no whole safetensors. PermissionDeniedError.
+    Without an index the last file does. DataError: a file is missing, damaged, no regular file or a
+    pointer of Git LFS. PermissionDeniedError: it may not be read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -179,9 +182,9 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 def token_weight_bytes(folder: Path, dtype: str) -> int:
     """Return the least bytes of weights that one token reads, from the headers of safetensors.
 
-    Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a
-    head of their own are left out: a token reads one row of them. Without one they are the head,
-    and are read whole. MissingError: no safetensors.
+    Numbers take the bytes of `dtype`, or two if they are stored as bfloat16. Input embeddings
+    beside a head of their own are left out: a token reads one row of them. Without one they are the
+    head, and are read whole. MissingError: no safetensors. DataError: damaged ones.
     """
     headers = read_headers(safetensors_files(folder))
     if not headers:
@@ -197,7 +200,7 @@ def token_weight_bytes(folder: Path, dtype: str) -> int:
 
 
 def prompt_operations(folder: Path) -> int:
-    """Return the operations of one token of a prompt: two for each number outside embeddings."""
+    """Return a prompt token's operations: two a number of weights, embeddings and head left out."""
     headers = read_headers(safetensors_files(folder)).items()
     outside = INPUT_EMBEDDINGS + OUTPUT_HEADS
     return 2 * sum(header.numbers for name, header in headers if not name.endswith(outside))

@@ -55,7 +55,7 @@ class Acceptance:
         return bool(self.accepted if self.drafted is None else self.drafted)
 
     def rows(self) -> list[tuple[str, float | None, str]]:
-        """Return figures as (this project's term, value, the engines' term)."""
+        """Return figures as (our term, value, the engines' term); None or NaN: not known."""
         rounds = self.rounds or float("nan")
         mean = 1 + self.accepted / rounds
         drafted = self.accepted / self.drafted if self.drafted else None
@@ -82,7 +82,8 @@ class Acceptance:
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
     """Add up the counts in the answers; None if the answers have none, or some cannot be true.
 
-    The latter is logged. Positions are kept only if all answers have them.
+    The latter is logged. Sums of drafted and emitted tokens need all answers to have them, or are
+    None, and positions all that accepted tokens, or are empty.
     """
     try:
         parts = [counts for counts in map(of_answer, answers) if counts is not None]
@@ -106,11 +107,7 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Read the counts of one answer; None where the engine leaves out what figures need.
-
-    Raises:
-        RangeError: they cannot be true of the answer.
-    """
+    """Return an answer's counts; None: some are not told. RangeError: they cannot be true of it."""
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)
     emitted: int | None = answer.tokens
@@ -146,13 +143,10 @@ def of_answer(answer: Answer) -> Acceptance | None:
 
 
 def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> str | None:
-    """Return what cannot be true of so many tokens; None if nothing contradicts them.
+    """Return in words what cannot be true of `counts` for so many `tokens`; None: nothing.
 
-    Args:
-        counts: the counts of rounds, a draft of which may go beyond the end of a text.
-        tokens: number of tokens of all texts.
-        texts: number of texts in which a server counted together, and nobody else's; None: the
-            counts are an answer's own.
+    A draft may go beyond the end of a text. `texts`: the number of texts, nobody else's among them,
+    in which a server counted together; None: the counts are an answer's own.
     """
     rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
     if not 0 <= rounds <= tokens:
@@ -171,7 +165,7 @@ def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> 
 
 
 def steps_by_position(counts: Any) -> tuple[float, ...]:
-    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ..."""
+    """Return how many steps accepted position 1, 2, ..., from those that accepted 0, 1, ..."""
     histogram: Any = read_json(counts or [], Histogram)  # type: ignore[arg-type]
     if isinstance(histogram, dict):
         histogram = [histogram.get(depth, 0) for depth in range(max(histogram, default=0) + 1)]
@@ -190,7 +184,7 @@ def counters(page: Any) -> dict[str, float]:
 
 
 def samples(page: Any) -> Iterator[tuple[str, str, float]]:
-    """Yield name, labels and value of each count on a /metrics page; none of what is no text."""
+    """Yield name, labels and value of each count from 0 up on a /metrics page; none: not a text."""
     for line in page.splitlines() if isinstance(page, str) else ():
         if sample := SAMPLE.match(line):
             with suppress(ValueError):
@@ -199,7 +193,7 @@ def samples(page: Any) -> Iterator[tuple[str, str, float]]:
 
 
 def page_delta(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
-    """Return the difference of two pages; None without counters, or if the server restarted."""
+    """Return the difference of two pages' counters; None: none there, or one fell by a restart."""
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     rounds, accepted = grown.get("num_drafts"), grown.get("num_accepted_tokens")
     if rounds is None or accepted is None or min(grown.values()) < 0:
@@ -218,9 +212,10 @@ def spans(
 ) -> tuple[float, list[PassTokens]]:
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
-    The first chunk holds the prefill: its time beyond the median of the later ones. Passes are
-    single where the chunks, one a pass, agree with the engine's `counts`, if any. Else they are
-    sums, and a lower bound where the end cut the last round. A `plain` server does not speculate.
+    The prefill is the first chunk's time beyond the median of the later ones. Where the chunks
+    agree with the engine's `counts`, if any, each is a pass, or several of unknown order one item.
+    Else one sum of all follows an empty item, a lower bound where the end cut the last round.
+    Nothing came: all seconds and []. A `plain` server does not speculate.
     """
     n = answer.tokens
     if not n or not answer.stamps:
@@ -262,7 +257,7 @@ Passes = tuple[int, list[Step]]
 
 
 def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
-    """Return the passes of an answer in order; None where only sums are known."""
+    """Return (number of passes, (drafted, accepted) of their rounds) in order; None: only sums."""
     vllm = answer.counts.vllm
     if vllm and vllm.per_step_accepted is not None and vllm.per_step_drafted is not None:
         accepted, drafted = vllm.per_step_accepted, vllm.per_step_drafted
@@ -287,8 +282,9 @@ def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[
 def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | None:
     """Assign rounds with a draft, in their order, to chunks of one pass each; None: no fit.
 
-    A chunk of several tokens is a round. One of one token is a round that accepted nothing, or a
-    pass without a draft: the first is that of the prompt, and the order of others is unknown.
+    Each item is (number of passes, their rounds). A chunk of several tokens is a round. One of one
+    token is a round that accepted nothing, or a pass without a draft: the first is that of the
+    prompt, and the order of others is unknown.
     """
     whole = [at for at, size in enumerate(sizes) if size > 1]  # chunks of a round that accepted
     accepting = [at for at, (_, accepted) in enumerate(steps) if accepted]

@@ -20,7 +20,7 @@ INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\
 
 
 def check_address(url: str) -> str:
-    """Return the address of a server without slash or /v1; refuse one with a key or a query."""
+    """Return a server's URL without slash or /v1; UsageError: unusable, or with key or query."""
     import httpx2
 
     try:
@@ -47,7 +47,7 @@ def check_address(url: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a host is this machine, as a loopback address or as 0.0.0.0 or ::."""
+    """Return whether a host is this machine: localhost, a loopback address, 0.0.0.0 or ::."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -73,10 +73,10 @@ class ApiKey:
         self._broken = re.compile(INVISIBLE.join(visible), re.IGNORECASE)
 
     def hide(self, value: Any) -> Any:
-        """Replace a key, if not a short one, in a text, or all names and texts of a JSON value.
+        """Return a text, or a JSON value with all its names and texts, with *** for the key.
 
-        It may be in any of `_forms`, in HTML entities, or broken by invisible characters. A key of
-        fewer than `SHORTEST_SECRET` characters stays.
+        The key may be in any of `_forms`, in HTML entities (the text comes back without any), or
+        broken by invisible characters. A key of fewer than `SHORTEST_SECRET` characters stays.
         """
         if len(self._value) < SHORTEST_SECRET:
             return value
@@ -95,7 +95,7 @@ class ApiKey:
 def _forms(key: str) -> set[str]:
     """Return a key as it is, and as it looks quoted, escaped, percent-encoded, in hex and base64.
 
-    Of base64, by what stands before the key, only the digits that no neighbour changes.
+    In base64 three spellings, by what stands before, each but for digits that neighbours change.
     """
     data = key.encode("ascii")
     forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}

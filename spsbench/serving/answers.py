@@ -81,11 +81,7 @@ class Answer:
         return self.count or len(self.keys if self.ids is None else self.ids) or len(self.stamps)
 
     def miscount(self, asked: float) -> str:
-        """Return why the number of tokens cannot be true; empty if it can be.
-
-        Args:
-            asked: number of tokens that the request allows.
-        """
+        """Return why the number of tokens cannot be true if `asked` are allowed; empty: it can."""
         count, pieces = self.count, len(self.stamps)
         if count is not None and (type(count) is not int or count < 0):
             return f"counts {str(count)[:40]} tokens"
@@ -104,7 +100,7 @@ class Answer:
         return is_limit and 0 < self.tokens + self.unsent < asked
 
     def misstatement(self) -> str:
-        """Return why the listed tokens are not those of the text; empty if they can be."""
+        """Return why the listed tokens cannot be those of text, ids and count; empty: they can."""
         rows, keys, ids = len(self.stated), self.keys, self.ids
         if rows not in (0, len(keys)):
             return f"states probabilities for {rows} of {len(keys)} tokens"
@@ -138,7 +134,7 @@ class AnswerReader:
         self._pieces: list[str | None] = []  # texts of the listed tokens
 
     def add(self, at: float, data: bytes) -> bool:
-        """Read JSON of time `at`; return whether it has text.
+        """Add JSON that came at second `at` to the answer; return whether it has generated text.
 
         AttemptError: no JSON, an error, or an unknown finish_reason. FieldError: another schema.
         """
@@ -157,7 +153,7 @@ class AnswerReader:
         return len(self.answer.stamps) > pieces
 
     def _add(self, at: float, value: Any) -> None:
-        """Add a chunk of a stream, or a whole answer, of the OpenAI schema to `answer`."""
+        """Add a chunk or whole answer of OpenAI's schema to `answer`; FieldError: another one."""
         answer, chunk = self.answer, read_json(value, wire.Chunk)
         if usage := chunk.usage:
             answer.prompt_tokens = first_known(usage.prompt_tokens, answer.prompt_tokens)
@@ -194,7 +190,7 @@ class AnswerReader:
             self._count(llama=timings if timings.get("draft_n") is not None else None)
 
     def _add_tokens(self, entries: Sequence[Entry]) -> None:
-        """Append the keys, logarithms and texts of listed tokens to those of the answer."""
+        """Append keys, logarithms and texts of listed tokens; FieldError: a logarithm is null."""
         for entry in entries:
             key, logprob = key_and_logarithm(entry)
             self.answer.keys.append(key)
@@ -210,10 +206,11 @@ class AnswerReader:
             self.answer.counts = Counts(wrong=str(error))
 
     def done(self) -> Answer:
-        """Return the answer without the key in any part, its ids read of its keys if it has none.
+        """Complete `answer`, and return it with the API key hidden in its texts.
 
-        Raises:
-            FieldError: where the tokens spell the key.
+        Without ids they are read from keys such as `#17`. Counted tokens of reasoning that did not
+        come move from `count` to `unsent`. `spelled` is the text of tokens. FieldError: it has the
+        key.
         """
         answer, pieces = self.answer, self._pieces
         if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):
@@ -234,7 +231,7 @@ class SglangReader(AnswerReader):
     """Reads SGLang's /generate; each event of a stream holds the whole text so far."""
 
     def _add(self, at: float, value: Any) -> None:
-        """Replace the answer by an event, which repeats all tokens before its new ones."""
+        """Replace the answer by an event, which repeats all tokens; FieldError: another schema."""
         event, answer = read_json(value, wire.Generated), self.answer
         meta = read_json(event.meta_info, wire.MetaInfo)
         length = len(event.output_ids or event.text)
@@ -259,7 +256,7 @@ class SglangReader(AnswerReader):
 
 
 def reason_in(value: Any) -> str:
-    """Return the message in an error page's JSON in one line."""
+    """Return the message in an error page's JSON or text, in one line; a default if it is empty."""
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and name in value:
             value = value[name]
@@ -267,11 +264,9 @@ def reason_in(value: Any) -> str:
 
 
 def letters(text: str, *, ascii_only: bool) -> str:
-    """Return the letters and digits of a text: blanks, marks and half characters print variously.
+    """Return the letters and digits of a text; blanks, marks and half characters print variously.
 
-    Args:
-        text: printed by an engine, as a whole or token by token.
-        ascii_only: leave out letters that engines print in several ways, byte by byte.
+    Bytes such as `<0x0A>` are left out; with `ascii_only` letters too that print byte by byte.
     """
     text = BYTE.sub("", text)
     return "".join(c for c in text if c.isalnum() and (c.isascii() or not ascii_only))

@@ -95,7 +95,7 @@ class Server:
         return 1.0 if self.no_greedy else 0.0
 
     async def answer(self, ask: Ask) -> Answer:
-        """Send a request, without `stream_options` if they are refused; return the continuation."""
+        """Return the answer to a request; `stream_options`, once refused, are left out for good."""
         path, body = self.request(ask)
         try:
             return (await self._send(path, body)).answer
@@ -116,10 +116,8 @@ class Server:
     async def answer_without_refused(self, ask: Ask) -> Answer:
         """Return an answer after finding the optional fields that the server refuses.
 
-        Each refused field is added to `refused`, and left out of later requests alone.
-
-        Raises:
-            RefusedError: where the request is refused without any optional field.
+        After a refusal all are left out, then each is tried again: `refused` holds those that fail,
+        for later requests. RefusedError: it is refused without them, or by another status.
         """
         try:
             return await self.answer(ask)
@@ -143,7 +141,7 @@ class Server:
         return answer
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of a request in the server's schema."""
+        """Return path and body of a request in its schema; DataError: an option that it lacks."""
         is_list = isinstance(ask.prompt, tuple)
         prompt: Any = list(ask.prompt) if is_list else ask.prompt
         params = {"temperature": ask.temperature, **self._sampling(ask), **self._constraint(ask)}
@@ -170,7 +168,7 @@ class Server:
         return "/v1/completions", body
 
     def _sampling(self, ask: Ask) -> dict[str, Any]:
-        """Return the sampling fields: those that are off or asked for, without refused ones."""
+        """Return sampling fields but refused ones; DataError: the engine lacks one asked for."""
         fields = {**SAMPLERS[self.kind], **TABLE[self.kind]["fields"]}
         chosen: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
         if ask.ignore_eos or (ask.ignore_eos is not None and "ignore_eos" in fields):
@@ -186,7 +184,7 @@ class Server:
         return {n: v for n, v in fields.items() if n not in self.refused} | chosen
 
     def _constraint(self, ask: Ask) -> dict[str, Any]:
-        """Return the request's fields for a constraint; DataError if the engine has none."""
+        """Return the request's fields for a constraint, if any; DataError: the engine has none."""
         if ask.constraint is None:
             return {}
         kind, content = ask.constraint
@@ -204,7 +202,7 @@ class Server:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return what the server states for each of `tokens`, in one pass; DataError: too few."""
+        """Return the row stated at each of `tokens` after `prompt`; DataError: fewer rows come."""
         is_sglang = self.kind is Kind.SGLANG
         ask = Ask((*prompt, *tokens), 1, self.coldest, top=self.top * is_sglang)
         path, body = self.request(ask)
@@ -220,14 +218,11 @@ class Server:
 
 
 def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dict[str, Any]:
-    """Return the fields of a request for the processors that are on.
+    """Return the engine's fields of a request for the processors that are on.
 
-    Args:
-        options: the options on, by name, with `logit_bias` as pairs of a token id and a bias.
-        server: its address and name, for the message.
-
-    Raises:
-        DataError: the engine lacks one, or means another.
+    `options` are those on, by name, with `logit_bias` as pairs of a token id and a bias; `server`
+    is named in messages. Fields that make one count the whole text are among them. DataError: the
+    engine lacks an option or means another by it, or a bias is beyond `MAX_BIAS`.
     """
     values, names = dict(options), TABLE[kind]["processors"]
     number, colon, _ = str(values.pop(PENALTY, "")).partition(":")
@@ -248,11 +243,11 @@ def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dic
 
 
 async def detect_engine(client: Client, model: str | None = None, *, chat: bool = False) -> Server:
-    """Detect the engine, its model and its capabilities.
+    """Return the engine of a server, its model and its capabilities, found by short requests.
 
-    Args:
-        model: None: the only one; of several models one must be named.
-        chat: probe by chats alone, so that a server may have no other route.
+    `model` None: the only one. With `chat` all requests are chats, as a server may have no other
+    route. DataError: none or several models, or no such one, or another schema. RefusedError: short
+    requests are refused. UnavailableError: no answer.
     """
     with client.reading(FIRST, "a list of models"):
         listed = _mapping(await client.get(FIRST)).get("data")
@@ -279,7 +274,7 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
 
 
 async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, Mapping[str, Any]]:
-    """Return the engine, its version, and its sampling by default as far as it tells."""
+    """Return the engine, its version and its default sampling, each empty if no page tells it."""
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))
@@ -304,7 +299,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 async def _probe(server: Server, *, chat: bool) -> None:
-    """Test the server's capabilities with short answers: fields, temperature 0, logprobs, ids."""
+    """Set what `server` takes and gives, by short answers: fields, temperature 0, logprobs, ids."""
     short = Ask("The", 2, 1.0, chat=chat)
     try:
         plain = await server.answer_without_refused(short)
@@ -337,7 +332,7 @@ async def _probe(server: Server, *, chat: bool) -> None:
 
 
 async def probe_ids(server: Server) -> None:
-    """Set `takes_ids` and `rescores` by prompts as ids, of engines that may take them."""
+    """Set `takes_ids` and `rescores` by prompts as ids, if the engine may take them; no errors."""
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return
     try:
@@ -350,7 +345,7 @@ async def probe_ids(server: Server) -> None:
 
 
 def last_digit(logprobs: Sequence[float]) -> float:
-    """Return the last decimal place of printed logarithms, such as 0.01; 0 beyond five places."""
+    """Return the last decimal place of printed logarithms, as 0.01; 0: beyond five, or none."""
     printed = [logprob for logprob in logprobs if UNLISTED < logprob < 0]
     for places in range(1, MAX_PLACES + 1) if printed else ():
         if all(round(logprob, places) == logprob for logprob in printed):
@@ -359,9 +354,10 @@ def last_digit(logprobs: Sequence[float]) -> float:
 
 
 async def probe_streams(server: Server, *, chat: bool = False) -> None:
-    """Set `streams` if a streamed answer has all that a whole one has.
+    """Set `streams` if a streamed answer has all that a whole one has; no errors.
 
-    SGLang repeats all tokens in each event, and llama-cpp-python ends a stream at the next request.
+    SGLang repeats all tokens in each event, and llama-cpp-python ends a stream at the next request:
+    neither is asked.
     """
     if server.kind in (Kind.SGLANG, Kind.LLAMA_CPP_PYTHON):
         return

@@ -93,7 +93,11 @@ class ResponseBody:
         self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
 
     def take(self, at: float, piece: bytes) -> bool:
-        """Add a piece; return if it is progress: first byte or a token. AttemptError: too much."""
+        """Add a piece that came at second `at`, and read it; return whether it is progress.
+
+        Progress is the first byte of a whole answer but blanks; of a stream each token up to the
+        number asked for and `SPARE`. AttemptError: too much, or an event that the reader refuses.
+        """
         self._size += len(piece)
         most = MAX_EVENTS + 16 * self._asked
         if self._size > LARGEST or self._events > most:
@@ -118,7 +122,7 @@ class ResponseBody:
             self._tokens += self.reader.add(at, line[5:])
 
     def close(self, at: float) -> None:
-        """End the answer and read its last line; AttemptError: a stream without an end."""
+        """Read what is left of the answer, and set `end`; AttemptError: a stream without an end."""
         if self.streamed:
             self._add(at, bytes(self.content))
             # the last event of `transformers serve` gives the reason of the end
@@ -174,10 +178,11 @@ class Client:
         await self._http.aclose()
 
     async def get(self, path: str) -> Any:
-        """Return the content of a page, parsed if JSON; None if the page is missing.
+        """Return the content of a page, parsed if it is JSON, else text; None unless status 200.
 
-        `FIRST` has one attempt, so that a wrong address is named at once. Of all other pages a
-        server need have none: one that it refuses, or does not give in time, is missing.
+        `FIRST`, the list of models, has one attempt. UnavailableError: no server gives it.
+        RefusedError: status 401 or 403. A server need have no other page: one that it refuses, or
+        does not give within `LONGEST_PAGE` or `limits.timeout` seconds, is None.
         """
         if path == FIRST:
             return await self._page(path, 1)
@@ -187,7 +192,7 @@ class Client:
         return None
 
     async def _page(self, path: str, attempts: int) -> Any:
-        """Return a page as JSON, else text; None unless status 200; raise on 401 and 403."""
+        """Return a page, parsed if JSON; None unless status 200. RefusedError: status 401, 403."""
         # transformers serve has 500 where it cannot list models, and answers all the same
         again = AGAIN - {500} if path == FIRST else frozenset()
         body = await self._tried(path, attempts, again, ResponseBody)
@@ -205,8 +210,8 @@ class Client:
     ) -> AnswerReader:
         """Send `payload`, again after a transient failure; return the reader with the whole answer.
 
-        Raises:
-            RefusedError: no status 200. UnavailableError: no answer. DataError: another schema.
+        The answer has the seconds and the number of the last attempt. RefusedError: no status 200.
+        UnavailableError: no answer. DataError: another schema, or impossible numbers.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
@@ -225,7 +230,7 @@ class Client:
 
     @contextmanager
     def reading(self, path: str, expected: str) -> Iterator[None]:
-        """Raise FieldErrors as DataError of the endpoint, RangeErrors as ImpossibleAnswerError."""
+        """Raise a RangeError in it as ImpossibleAnswerError, another FieldError as DataError."""
         try:
             yield
         except RangeError as error:
@@ -245,10 +250,13 @@ class Client:
         make: Callable[[], ResponseBody],
         payload: dict[str, Any] | None = None,
     ) -> ResponseBody:
-        """Return the body of the first attempt that succeeds, with a status that is not of `again`.
+        """Send a request, up to `attempts` times, until its status is not of `again`.
 
-        A request that timed out is closed, and tried again when no other such request is: a server
-        that is too slow for several at a time has one of them to answer.
+        Return the body, which `make` made anew for each attempt. Failures are counted by reason.
+        The wait between two doubles, or is what the server says, up to `LONGEST_WAIT`. After a
+        timeout, a request is tried again when no other such request is: a server that is too slow
+        for several has one to answer. UnavailableError: no attempt succeeds. DataError: a
+        compressed answer.
         """
         import httpx2
 
@@ -296,10 +304,11 @@ class Client:
     async def _exchange(
         self, path: str, body: ResponseBody, payload: dict[str, Any] | None
     ) -> None:
-        """Send a request, and add its uncompressed answer to `body`, by seconds from now.
+        """Send a request, and put its status, headers and content into `body`, by seconds from now.
 
-        A stream is whole with its last line: the connection may stay open. It is closed after
-        `limits.timeout` seconds without progress.
+        After a stream's last line the connection has `GRACE` seconds to end. TimeoutError: no
+        progress for `limits.timeout` seconds. AttemptError: no end within `limits.whole` seconds,
+        or an answer that `body` refuses. DataError: a compressed one.
         """
         content = None if payload is None else json.dumps(payload).encode()
         began, now = time.perf_counter(), asyncio.get_running_loop().time
@@ -337,7 +346,7 @@ class Client:
         body.close(time.perf_counter() - began)
 
     def _refuse(self, body: ResponseBody) -> NoReturn:
-        """Raise RefusedError, or of a status in `AGAIN` AttemptError, with the server's words."""
+        """Raise AttemptError for a status in `AGAIN`, else RefusedError, by the server's words."""
         status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
         if len(body.content) <= MAX_ERROR_PAGE:
             page: Any = body.content.decode(errors="replace")

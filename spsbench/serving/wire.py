@@ -67,7 +67,7 @@ class Logprobs(Struct):
 
     @property
     def entries(self) -> list[TokenLogprob]:
-        """Return the tokens of chat's schema, or those of completions in that schema."""
+        """Return the tokens of either schema as those of chats; FieldError: unequal lengths."""
         if self.content or not self.tokens:
             return self.content or []
         values, rows = self.token_logprobs or [], self.top_logprobs or [None] * len(self.tokens)
@@ -197,7 +197,7 @@ class Counts(Struct, omit_defaults=True):
 
 
 def read_json(value: Any, schema: type[T]) -> T:
-    """Return JSON as a value of the schema; RangeError for a number that cannot be true."""
+    """Return JSON as `schema`; FieldError: it is of another. RangeError: a number out of range."""
     try:
         return msgspec.convert(value, schema, str_keys=True)
     except ValueError as error:  # not of the schema, or half a surrogate pair
@@ -211,7 +211,7 @@ def first_known(*values: T | None) -> T | None:
 
 
 def key_and_logarithm(entry: Entry) -> tuple[str, float]:
-    """Return a token's key and logarithm, minus infinity for one that states no probability."""
+    """Return a token's key and logarithm, -inf if that states no probability; FieldError: null."""
     if entry.logprob is None:
         raise FieldError(f"logprob of {cut(entry.key)}: null, expected a number")
     return entry.key, entry.logprob if entry.logprob > UNLISTED else -math.inf

@@ -52,13 +52,9 @@ class _AwaitedPass(NamedTuple):
 class Batch:
     """Rows that run in turn, each until it asks for a pass.
 
-    Args:
-        size: rows at a time.
-        continuous: a row that ends makes room for the next call at once; else its place stays
-            empty until all rows have ended.
-
-    Attributes:
-        passes: common passes so far, by their order.
+    `size` rows run at a time. If `continuous`, a row that ends makes room for the next call at
+    once; else its place stays empty until all rows have ended. `passes` counts common passes by
+    their order.
     """
 
     def __init__(self, size: int, *, continuous: bool = False) -> None:
@@ -71,7 +67,10 @@ class Batch:
         self._modes = modes_now()
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
-        """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
+        """Run calls as rows, `size` at a time, and yield each as it ends.
+
+        An error of one is raised after it has ended all others, as closing the generator does.
+        """
         left, clock = enumerate(calls), SharedClock()
         rows: dict[greenlet, tuple[int, float, float]] = {}  # number, and the clock at its begin
         more = True
@@ -96,13 +95,16 @@ class Batch:
                     row.throw()  # its `with` blocks are left
 
     def ask(self, order: int, kind: Hashable, inputs: Any, together: CommonPass) -> Any:
-        """Wait, in a row, for a common pass; outside of rows it is made at once.
+        """Wait, in a row, for a common pass, and return its part of the result, or raise the error.
+
+        Outside of rows the pass is made at once, for this caller alone.
 
         Args:
             order: the kind with the least order is made first.
             kind: passes of one kind are made together.
-            inputs: the arguments of this row, whose part of the result is returned.
-            together: makes the pass of all rows that wait for this kind.
+            inputs: the arguments of this row.
+            together: makes the pass of all rows that wait for this kind, from a list of their
+                inputs.
         """
         if self._hub is None or getcurrent().parent is not self._hub:
             return together([inputs])[0]
@@ -112,7 +114,7 @@ class Batch:
     def _ended(
         self, rows: dict[greenlet, Any], clock: "SharedClock", row: greenlet, reply: Any
     ) -> Iterator[FinishedRow[Any]]:
-        """Let a row go on with what it asked for; yield it if that was its end."""
+        """Resume `row` with `reply`; yield it if it ended, else note what it waits for."""
         outcome = self._go_on(row, reply)
         if row.dead:
             now, shared = clock.at(len(rows))
@@ -122,7 +124,7 @@ class Batch:
             self._waiting[row] = outcome
 
     def _go_on(self, row: greenlet, reply: Any) -> Any:
-        """Run a row, with `reply` or raising it; return what it asks for next, or its result."""
+        """Run `row` on with `reply`, raised if an error; return what it asks for, or its result."""
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:
@@ -134,7 +136,7 @@ class Batch:
             self._hub = before
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
-        """Make the passes of the first kind; yield each of its rows with scores, or an error."""
+        """Make the first kind's pass, count it; yield each of its rows with scores or the error."""
         if not self._waiting:
             return
         first = min(self._waiting.values(), key=lambda request: request.order)
@@ -173,7 +175,6 @@ class BatchedLM:
 
     @property
     def length(self) -> int:
-        """Return the number of tokens in the cache."""
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
@@ -186,7 +187,6 @@ class BatchedLM:
         return scores
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does."""
         self._lm.commit(length, path)
 
 
@@ -204,7 +204,7 @@ def modes_now() -> tuple[bool, bool]:
 
 @contextmanager
 def modes(inference: bool, grad: bool) -> Iterator[None]:
-    """Set these modes within the block."""
+    """Set torch's inference and gradient modes within the block, and restore them after it."""
     if modes_now() == (inference, grad):
         yield
         return

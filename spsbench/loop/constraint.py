@@ -95,7 +95,7 @@ class Constraint:
         return tuple(text[self._start :])
 
     def mask(self, output: Path) -> Tensor | None:
-        """Return [V] bool, the tokens allowed after `output`; None: none are, or it has ended."""
+        """Return [V] bool, the tokens allowed after `output`, kept; None: none are, or it ended."""
         if output not in self._masks:
             began = time.perf_counter()
             self._masks[output] = self._make(output)
@@ -108,16 +108,20 @@ class Constraint:
         return int(mask.int().argmax()) if mask is not None and is_forced(mask) else None
 
     def allowed(self, outputs: Iterable[Path]) -> Tensor:
-        """Return [n, V] bool, the mask of each output.
+        """Return [n, V] bool, the mask of each output; where `mask` is None, all tokens but EOS.
 
-        An output behind a refused token is never reached: all but EOS is allowed there, so that
-        its distribution stays finite. One behind a dead end may be: see `count`.
+        So its distribution stays finite. An output behind a refused token is never reached; one
+        behind a dead end may be, and then `count` raises.
         """
         masks = map(self.mask, outputs)
         return torch.stack([self._free if mask is None else mask for mask in masks])
 
     def masked(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
-        """Return the target's scores of a draft after `text`, masked by paths; note for `count`."""
+        """Return the target's scores of a draft after `text`, -inf where a token is not allowed.
+
+        Each row has the mask of its own path. The outputs before the rows, and with `weighs` their
+        -log Z, are noted for `count`; masks of shorter outputs are dropped.
+        """
         output = self.output(text)
         self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= len(output)}
         rows = [(*output, *path) for path in draft.paths]
@@ -129,7 +133,11 @@ class Constraint:
         return scores._replace(logits=logits)
 
     def count(self, kept: Sequence[int]) -> None:
-        """Count the tokens that a round emits, after `kept`; DeadEndError: one was not allowed."""
+        """Add the tokens that a round emits to `forced`, `closed` and `removed_nats`.
+
+        They follow row 0 of the last `masked` and the rows of the `kept` nodes. Raises DeadEndError
+        where one such row allowed no token.
+        """
         for row in (0, *(node + 1 for node in kept)):
             output = self._rows[row]
             mask = self.mask(output)
@@ -144,7 +152,10 @@ class Constraint:
             self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def _make(self, output: Path) -> Tensor | None:
-        """Return the mask of `output`, or that of the one token that closes it; None: as `mask`."""
+        """Compute the mask of `output` and count it in `made`; None as in `mask`.
+
+        Where `_closing_token` names a token, it is the only one allowed; for `END` the EOS ids are.
+        """
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None
         self.made += 1
@@ -158,7 +169,7 @@ class Constraint:
         return mask
 
     def _move(self, output: Path) -> bool:
-        """Bring the automaton to the state after `output`; false: there is none."""
+        """Bring the automaton to the state after `output`; false: it stops at a refused token."""
         same = common_prefix(self._at, output)
         self._automaton.back(len(self._at) - same)
         self._at = output[:same]
@@ -171,9 +182,10 @@ class Constraint:
     def _closing_token(self, output: Path) -> int | None:
         """Return the token that must follow `output`, or `END`; None: the text is free.
 
-        Ends are searched after few beginnings of the text: each leaves some tokens to spare, and
-        half of them pass before the next search, since an end seldom grows faster than its text.
-        From the first beginning with nothing to spare its end is followed.
+        It is always free unless `closes`. The automaton is asked for an end after few beginnings of
+        the text, and its answers are kept: each leaves some tokens to spare, and half of them pass
+        before the next search, since an end seldom grows faster than its text. After the first
+        beginning whose end leaves next to nothing to spare, that end is followed.
         """
         at = 0
         while self._closes and at <= len(output):

@@ -78,13 +78,15 @@ def decode(
     probs: bool = False,
     likeliest: int = 0,
 ) -> Iterator[Round]:
-    """Continue `prompt` and yield one `Round` for each target pass.
+    """Continue `prompt` and yield one `Round` for each target pass; `finish` of the last says why.
 
     The output is distributed as the target's own under `processors` and `warp`, over the tokens
-    that `constraint` allows, whenever `verifier` is exact. The prefill runs before the first round
-    and is in no round's seconds. The target's cache is emptied first, so that one session serves
-    prompt after prompt. No token to make: no round. With `probs` each round brings the
-    probabilities of its draft, for audits, and of the `likeliest` tokens.
+    that `constraint` allows, whenever `verifier` is exact. The target's cache is emptied first, so
+    that one session serves prompt after prompt; the prefill, all tokens but the last, runs before
+    the first round and is in no round's seconds. Drafts shrink to the tokens left less one, the
+    drafter's `limit` and the target's context. Nothing is yielded where `limits` or the context
+    leave no token to make. With `probs` each round brings the probabilities of its draft, for
+    audits, and of the `likeliest` tokens after each row. `constraint` counts what is emitted.
 
     Raises:
         PairingError: the verifier refuses the drafter.
@@ -195,7 +197,7 @@ def decode(
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
-    """Return how many tokens may follow `prompt` tokens; PromptError: `context` holds fewer."""
+    """Return `max_new_tokens`, or what `context` leaves if less; PromptError: that is below 0."""
     if context is None:
         return limits.max_new_tokens
     if prompt > context:
@@ -208,10 +210,12 @@ def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
 def fetch_verdict(
     draft: Draft, q: Tensor, verdict: Verdict, position: int
 ) -> tuple[list[int], list[int], int, float | None]:
-    """Fetch a verdict, its overlap of distributions and their finiteness in one transfer.
+    """Fetch a verdict, its overlap and the sums of `q` and the draft's probs in one transfer.
 
-    Returns accepted nodes, their tokens and the final one, the number of slots tested, the overlap
-    (None for a tree, or a rule that tests no slots). NonFiniteError names `position`.
+    Returns the accepted nodes from the root on; their tokens, then the final token; the number of
+    slots tested (-1: the rule tests none); the sum over tested slots of sum_x min(p, q), None for a
+    tree or a rule that tests no slots. Raises NonFiniteError, with the model and `position`, where
+    a sum is NaN or infinite.
     """
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)
@@ -229,7 +233,7 @@ def fetch_verdict(
 
 
 def fetch_numbers(parts: Sequence[Tensor]) -> list[list[float]]:
-    """Return the numbers of each tensor on the host, by one transfer from a device."""
+    """Return each tensor's numbers, flattened; from a device by one transfer, as doubles."""
     if all(part.device.type == "cpu" for part in parts):
         return [part.flatten().tolist() for part in parts]
     host = torch.cat([part.flatten().double() for part in parts]).cpu()
@@ -237,9 +241,10 @@ def fetch_numbers(parts: Sequence[Tensor]) -> list[list[float]]:
 
 
 def draft_probs(draft: Draft, q: Tensor, likeliest: int) -> DraftProbs:
-    """Return the probabilities of drafted tokens by draft (1: by rule) and target, for audits.
+    """Return each drafted token, its probability by draft (1: by rule) and by `q` [N+1, V], parent.
 
-    With `likeliest` tokens after each row their ids and probabilities by the target as well.
+    With `likeliest` above 0 also, for each of the N + 1 rows of `q`, so many of its likeliest
+    tokens (V at most): id, probability, id, probability, the likeliest first.
     """
     at = draft.tokens[:, None]
     rows = q[:-1] if draft.parents is None else q[send(draft.parents + 1, q.device)]
@@ -260,8 +265,8 @@ def draft_probs(draft: Draft, q: Tensor, likeliest: int) -> DraftProbs:
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     """Return [], the sum over the `tested` [] slots of a chain of sum_x min(p, q); 0 for a tree.
 
-    A slot's term is the probability that its token is kept; that of a deterministic token
-    is the target's probability of it. On a CPU only the tested rows are read.
+    A slot's term is the probability that its token is accepted; that of a deterministic token is
+    the target's probability of it. On a CPU only the tested rows are read.
     """
     if draft.parents is not None:  # several children of one node have no overlap each
         return q.new_zeros(())
@@ -278,7 +283,12 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
 def cut_block(
     block: list[int], output: list[int], limits: Limits, budget: int, stop: Stop
 ) -> tuple[list[int], Finish | None]:
-    """Cut `block` after an EOS id, a stop string or the budget; return it, and why, None if not."""
+    """Return `block` up to the token that ends the text, and the reason; without one, all and None.
+
+    A token ends the text where it is an EOS id ("eos"), where `stop` of `output` and the block up
+    to it is true ("stop"), and where it is number `budget` of the output: "length", or "context"
+    where `limits` would allow more.
+    """
     for i, token in enumerate(block, start=1):
         if token in limits.eos:
             return block[:i], "eos"

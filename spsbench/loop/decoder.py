@@ -72,10 +72,9 @@ class Decoder(Protocol):
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
-        """Refuse a cell that the engine cannot run, before anything is started.
+        """Raise UsageError, before anything starts, for sampling or arguments that it cannot do.
 
-        Raises:
-            UsageError: sampling or arguments that the engine does not have.
+        The default refuses nothing.
         """
 
     @abstractmethod

@@ -43,7 +43,10 @@ def is_foreign(part: object) -> bool:
 
 @contextmanager
 def blame(kind: Kind, part: object) -> Iterator[None]:
-    """Raise errors of a foreign `part` as PlugInError; SpsErrors and lack of memory stay as is."""
+    """Raise errors of a foreign `part` in the block as PlugInError that names it and the line.
+
+    Errors of our parts, SpsErrors and lack of memory stay as they are.
+    """
     try:
         yield
     except Exception as error:
@@ -54,7 +57,10 @@ def blame(kind: Kind, part: object) -> Iterator[None]:
 
 
 def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | None, int | None]:
-    """Return a schedule's `k`, `nodes` and `rule_k` of the next round; PlugInError: none >= 0."""
+    """Return the schedule's (k, nodes, rule_k) for the next round; the last two may be None.
+
+    PlugInError: a foreign schedule fails, or chooses another value than an int >= 0.
+    """
     with blame("schedules", schedule):
         choice = schedule.k(history), schedule.nodes(history), schedule.rule_k(history)
     chosen = zip(("k", "nodes", "rule_k"), choice, strict=True) if is_foreign(schedule) else ()
@@ -68,7 +74,7 @@ def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | 
 
 
 def go_on_of(schedule: Schedule) -> GoOn:
-    """Return the `go_on` of a schedule: `always`, where it never stops a draft."""
+    """Return the schedule's `go_on`; `always` if it is the default; a foreign one under `blame`."""
     if getattr(schedule.go_on, "__func__", None) is Schedule.go_on:
         return always
     if not is_foreign(schedule):
@@ -84,7 +90,7 @@ def go_on_of(schedule: Schedule) -> GoOn:
 def relaxing_of(
     verifier: Verifier, warp: Callable[[Tensor], Tensor]
 ) -> Callable[[Draft, Tensor, Tensor], Tensor] | None:
-    """Return draft, `q`, its logits -> distributions to verify with; None: nothing is relaxed.
+    """Return (draft, `q`, its logits) -> [N+1, V] probs to verify with; None: a rule never relaxes.
 
     They differ from `q` only at temperature 0, where a rule sees no more than the likeliest token.
     """
@@ -106,7 +112,7 @@ def relaxing_of(
 
 
 def check_usable(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
-    """Raise PlugInError for a draft that the loop cannot use; a draft by rule has `rule_k`."""
+    """Raise PlugInError for what `what_is_wrong` says of a draft; `rule_k` is k of one by rule."""
     if isinstance(draft, Draft) and draft.by_rule and rule_k is not None:
         k = rule_k
     if wrong := what_is_wrong(draft, drafter, k, vocab):
@@ -114,7 +120,7 @@ def check_usable(draft: object, drafter: Drafter, k: int, rule_k: int | None, vo
 
 
 def check_verdict(verdict: object, verifier: Verifier, n: int) -> None:
-    """Raise PlugInError for a verdict of another shape than that of a draft of `n` tokens."""
+    """Raise PlugInError unless `verdict` is a tuple of tensors of the shapes [n], [] and []."""
     if not isinstance(verdict, tuple) or list(map(shape_or_none, verdict)) != [(n,), (), ()]:
         ruled = list(map(describe, verdict)) if isinstance(verdict, tuple) else verdict
         raise PlugInError(
@@ -137,7 +143,12 @@ def part_name(kind: Kind, part: object) -> str:
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
-    """Return why the loop cannot use `draft`; None: it can."""
+    """Return why the loop cannot use `draft`; None: it can.
+
+    It must be a `Draft` of int64 [N] tokens below `vocab_size` (read only on a CPU), a chain of k
+    at most or what `wrong_tree` passes. Its probs are floats [N, vocab_size], None for no tokens or
+    a deterministic drafter; `scored_only` is 0 to N, and 0 in a chain.
+    """
     if not isinstance(draft, Draft):
         return f"drafted a {type(draft).__name__}: expected a Draft"
     tokens, probs, parents = draft.tokens, draft.probs, draft.parents
@@ -166,7 +177,11 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
 
 
 def wrong_tree(parents: object, drafter: Drafter, n: int, k: int, scored_only: int) -> str | None:
-    """Return why `parents` is no tree of `n` nodes, those offered at most `k` deep; None: it is."""
+    """Return why `drafter` may not draft a tree of `parents`; None: it may.
+
+    It must declare trees, and `parents` be int64 [n], earlier nodes or -1, and k deep at most
+    without the last `scored_only` nodes; on a device, their values are not read.
+    """
     if not drafter.tree:
         return "drafted a tree but declares tree = False"
     if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
@@ -196,7 +211,7 @@ def describe(value: object) -> str:
 def check_ruling(
     path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
 ) -> None:
-    """Raise PlugInError unless the accepted nodes and the token can be those of the draft."""
+    """Raise PlugInError unless `path` is nodes of the draft, a chain's first, and `token` an id."""
     n = len(draft.tokens)
     fits = all(node < n for node in path)
     if draft.parents is None:
@@ -209,7 +224,11 @@ def check_ruling(
 
 
 def plan_of(drafter: Spec) -> Plan:
-    """Return the plan of a drafter's spec; SpsError: no such plug-in, argument or Plan."""
+    """Return the `Plan` that the drafter of a spec makes of its arguments; no model is loaded.
+
+    Raises UsageError for an unknown name or argument, or a value that the plug-in refuses;
+    PlugInError where it fails or returns no Plan; SpsError for a bad file.
+    """
     maker = plug_in("drafters", drafter)
     options = arguments("drafters", drafter, maker)
     with in_name_of("drafters", drafter):

@@ -32,7 +32,7 @@ class PhiloxRound:
     index: int
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
+        """Return [n] float64 in [0, 1): number i depends on key, index, purpose and i alone."""
         if n == 0:
             return torch.empty(0, dtype=torch.float64)
         # Words of 64 bits, the least significant first; the first of the counter counts the slots.
@@ -68,7 +68,6 @@ class PhiloxStream:
     repeat: int = 0
 
     def round(self, index: int) -> PhiloxRound:
-        """The noise of round `index`."""
         return PhiloxRound(_key(self.seed, self.cell, self.sample, self.repeat), index)
 
 

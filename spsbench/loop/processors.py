@@ -48,9 +48,11 @@ class TextProcessors:
         self._after: dict[Any, set[int]] = {}  # n - 1 tokens -> those that came after them
 
     def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
-        """Return [n, V] logits under the processors, in float32 (float64 stays).
+        """Return [n, V] logits under the processors, a copy in float32 (float64 stays).
 
-        A row in which every token is banned stays as it is.
+        A row in which every token is banned stays as it is, and is noted for `check`. The tokens by
+        which `text` extends the text of the call before are counted; if it does not extend it,
+        counts begin anew.
 
         Args:
             logits: [n, V], row i after `text` and `paths[i]`; with fewer columns than there are
@@ -80,7 +82,7 @@ class TextProcessors:
         return x
 
     def along(self, logits: Tensor, text: Sequence[int]) -> Tensor:
-        """Return [n, V] of the logits after each of the last n tokens of `text`; see `rows`."""
+        """Return `rows` of [n, V] logits, the last after `text`, each other after a token less."""
         first = len(text) - len(logits) + 1
         paths = [tuple(text[first:end]) for end in range(first, len(text) + 1)]
         return self.rows(logits, text[:first], paths)
@@ -90,10 +92,10 @@ class TextProcessors:
         return scores._replace(logits=self.rows(scores.logits, text, draft.paths))
 
     def check(self, kept: Sequence[int], text: Sequence[int]) -> None:
-        """Check the rows that emit the tokens of a round: after `text`, and after `kept` nodes.
+        """Raise DeadEndError if all tokens were banned in a row that emits a token of this round.
 
-        Raises:
-            DeadEndError: every token was banned in one of them.
+        These are rows of the last `rows`: row 0, which follows `text`, and row node + 1 of each of
+        the `kept` nodes.
         """
         for tokens, row in enumerate((0, *(node + 1 for node in kept))):
             if self._dead and self._dead[row]:
@@ -105,7 +107,7 @@ class TextProcessors:
                 )
 
     def _penalise(self, x: Tensor, paths: Sequence[Path]) -> None:
-        """Apply the penalties to [n, V] in place, at the tokens of the text and of each path."""
+        """Apply penalties to [n, V] in place: row i at tokens of the text and of `paths[i]`."""
         width, counts = x.shape[-1], self._counts[:, : len(self._columns)]
         ids, times = send(torch.from_numpy(counts[:, counts[0] < width]), x.device)
         penalised = self._penalised(x[:, ids], times)
@@ -129,7 +131,7 @@ class TextProcessors:
         return 0 if column is None else int(self._counts[1, column])
 
     def _penalised(self, x: Tensor, times: Tensor) -> Tensor:
-        """Return [..., n] logits of tokens that the text has, by how often the answer has them."""
+        """Return penalised logits of tokens in the text; `times`: how often the answer has each."""
         by = self._by
         if by.repetition != 1:
             scaled = torch.where(x < 0, x * by.repetition, x / by.repetition)
@@ -139,7 +141,7 @@ class TextProcessors:
         return x
 
     def _bans(self, path: Path) -> set[int]:
-        """Return the tokens that may not follow the text and `path`."""
+        """Return ids banned after text and `path`: early EOS, ends of bad words, old n-grams."""
         by, length, banned = self._by, len(self._text), set[int]()
         if length - self._start + len(path) < by.least:
             banned |= by.eos
@@ -157,7 +159,7 @@ class TextProcessors:
         return banned
 
     def _follow(self, text: Sequence[int]) -> None:
-        """Count what `text` has more than the text so far; begin anew where it does not go on."""
+        """Count the tokens by which `text` extends the counted text; else count it all anew."""
         if list(text[: len(self._text)]) != self._text:
             self._restart()
         n = self._by.ngram - 1

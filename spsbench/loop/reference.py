@@ -18,7 +18,7 @@ Model = Callable[[list[int]], Tensor]
 
 
 def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) -> list[int]:
-    """Run Algorithm 1 (ArS); return the prompt `x` with as many tokens as make it `T` long."""
+    """Run Algorithm 1 (ArS); return a copy of prompt `x`, continued until it has `T` tokens."""
     x, step = list(x), 0
     while len(x) < T:  # while n < T do
         u = noise.round(step).uniform(Purpose.FINAL, 1)
@@ -30,7 +30,7 @@ def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) 
 def speculative_sampling(
     q: Model, p: Model, x: list[int], K: int, T: int, noise: NoiseStream
 ) -> list[int]:
-    """Run Algorithm 2 (SpS), drafts of at most `K` from `p`; return `x` continued to `T` tokens."""
+    """Run Algorithm 2 (SpS), drafts from `p`, `K` at most; return a copy of `x` with `T` tokens."""
     x, step = list(x), 0
     while len(x) < T:  # while n < T do
         k = min(K, T - len(x) - 1)

@@ -29,10 +29,8 @@ class RequestBatch(Batch):
 
     The seconds of a row are those in which one of its requests was in flight; its share divides
     each moment among the requests that were in flight then. Neither holds a pause between attempts.
-
-    Attributes:
-        at_end: makes `summary` when all rows have ended; not called where one raised.
-        summary: what the engine tells of all rows and of none alone; None: nothing.
+    `at_end` makes `summary`, what the engine tells of all rows and of none alone (None: nothing),
+    when all rows have ended without an error.
     """
 
     def __init__(self, size: int, *, continuous: bool = False) -> None:
@@ -47,7 +45,11 @@ class RequestBatch(Batch):
         self.summary: Any = None
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
-        """Run calls as rows over one event loop; yield each as it ends, then make `summary`."""
+        """Run calls as rows over one event loop, and yield each as it ends; then set `summary`.
+
+        One that raises ends all, without a summary. At the end requests are cancelled, entered
+        contexts left and the values of `once` forgotten.
+        """
         with _loop_on_a_thread() as self._loop:
             try:
                 yield from super().run(calls)
@@ -65,7 +67,7 @@ class RequestBatch(Batch):
         return value
 
     async def once(self, key: Hashable, make: Request[Value]) -> Value:
-        """Return the value that the first row makes; the requests of other rows wait for it."""
+        """Return the value or error of `make()`, called once in a run for a `key`; others wait."""
         if key not in self._values:
             task = asyncio.get_running_loop().create_task(make(), context=Context())  # no row's
             self._values[key] = task
@@ -78,7 +80,7 @@ class RequestBatch(Batch):
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
-        """Count the time of the block as that of the row whose request runs; any other is free."""
+        """Count the block's time for the row whose request runs; outside of one count nothing."""
         row = _row.get()
         if row is None:
             yield
@@ -94,7 +96,7 @@ class RequestBatch(Batch):
             self._spent[row] = seconds + now - began, part + shared - share
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
-        """Send what rows wait with, wait for one; yield the rows with answers, or errors."""
+        """Send requests of waiting rows, wait for an answer; yield rows with answers or errors."""
         if not self._waiting or self._loop is None:
             return
         sent = set(self._sent.values())
@@ -135,7 +137,7 @@ def _one_by_one(requests: Iterable[Request[Value]]) -> list[Value]:
 
 @contextmanager
 def _loop_on_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop on a thread until the end of the block."""
+    """Yield an event loop that runs on a thread; the end of the block closes it and the thread."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever, name="requests", daemon=True)
     thread.start()

@@ -47,7 +47,7 @@ class Warp(WarpSettings):
         return (probs[0] if len(probs) == 1 else torch.cat(probs)).view(logits.shape)
 
     def _probs(self, logits: Tensor) -> Tensor:
-        """Map [..., V] logits to probs: top-k, temperature, top-p, then min-p."""
+        """Map [..., V] logits to probs: top-k, temperature (0: one-hot), top-p, then min-p."""
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             return peaks(x)
@@ -65,10 +65,11 @@ class Warp(WarpSettings):
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """Copy `values` to `device` in the order of its queued work, without blocking the host.
+    """Return `values` on `device`, copied in order of its queued work without blocking the host.
 
-    Only pinned memory can be copied while the host goes on; PyTorch keeps it until the copy is
-    done. Towards the CPU it waits, because there the values could be read before they have come.
+    Only pinned memory can be copied while the host goes on, so host values for a GPU are pinned
+    first; PyTorch keeps them until the copy is done. Towards the CPU the host waits, because there
+    the values could be read before they have come.
     """
     if values.device.type == "cpu" and device.type == "cuda":
         values = values.pin_memory()
@@ -92,7 +93,7 @@ def mask_of_bits(bits: Tensor, size: int) -> Tensor:
 def host_numbers(values: Tensor) -> list[float] | None:
     """Return [n] `values` as numbers if they are on the host; None: reading them would wait.
 
-    On the host is a plain tensor on the CPU: under `vmap` one tensor represents many.
+    None also under `vmap`, where one tensor on the CPU represents many.
     """
     if values.device.type != "cpu":
         return None
@@ -103,7 +104,7 @@ def host_numbers(values: Tensor) -> list[float] | None:
 
 
 def peaks(x: Tensor) -> Tensor:
-    """Map [..., V] to one-hot rows of the argmax; NaN rows where it is not finite."""
+    """Map [..., V] to one-hot rows of the argmax; NaN rows where the maximum is not finite."""
     wide = x.device.type == "cpu" and x.shape[-1] >= MANY and not x.requires_grad
     if wide:  # numpy finds a maximum in a tenth of torch's time
         best = torch.from_numpy(x.numpy().argmax(-1, keepdims=True))
@@ -115,7 +116,7 @@ def peaks(x: Tensor) -> Tensor:
 
 
 def row_slices(n: int, probs: Tensor) -> Iterator[slice]:
-    """Yield slices of `n` rows as wide as `probs`, each within a CPU's caches; one on a GPU."""
+    """Yield slices that cover `n` rows as wide as `probs`: `PIECE` numbers a thread; a GPU: one."""
     threads = torch.get_num_threads()
     step = n if probs.device.type != "cpu" else max(1, PIECE // probs.shape[-1]) * threads
     for start in range(0, n, max(step, 1)):
@@ -135,9 +136,11 @@ class ProcessedWarp:
 
 
 def confidence_probs(warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor) -> Tensor:
-    """Return [..., V] probs that measure confidence: `probs`, at temperature 0 those at 1.
+    """Return [..., V] probs that measure confidence: `probs`, or at temperature 0 those at 1.
 
-    A one-hot row is certain whatever the logits are. Both depend on the prefix alone.
+    `probs` are `warp(logits)`. They are returned as they are unless `warp` is a `Warp` of
+    temperature 0, perhaps inside a `ProcessedWarp`: then the softmax of `logits`, processed by the
+    latter, is. A one-hot row is certain whatever the logits are. Both depend on the prefix alone.
     """
     if isinstance(warp, ProcessedWarp):
         return confidence_probs(warp.warp, warp.process(logits), probs)
@@ -151,7 +154,7 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
 
     Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
     the likeliest always stays; of equal tokens the one with the smaller id comes first. On a CPU
-    `probs` is overwritten.
+    contiguous `probs` that need no gradient are overwritten.
     """
     if probs.device.type == "cpu" and probs.numel() and not probs.requires_grad:  # as numpy needs
         probs = probs.contiguous()
@@ -165,7 +168,7 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def _keep_nucleus(probs: Numbers, top_p: float) -> None:
-    """Make [V] its `nucleus`, from the few tokens that can be in it."""
+    """Overwrite a row [V] by its `nucleus`, from the few tokens that can be in it; NaN stays."""
     # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
     ids = np.flatnonzero(probs > 0.5 * (1 - top_p) / len(probs))
     some = probs[ids]
@@ -180,9 +183,10 @@ def _keep_nucleus(probs: Numbers, top_p: float) -> None:
 
 
 def sample(probs: Tensor, u: Tensor) -> Tensor:
-    """Draw [...] tokens from [..., V] weights by inverse CDF, with [...] uniforms in [0, 1).
+    """Draw [...] int64 tokens from [..., V] weights by inverse CDF, with [...] uniforms in [0, 1).
 
-    A token of weight 0 is never drawn, whatever the rounding.
+    The weights need not sum to 1. A token of weight 0 is never drawn, whatever the rounding. A row
+    with NaN gives some valid id.
     """
     if probs.device.type == "cpu" and probs.shape[-1] >= MANY:
         rows, points = probs.detach().reshape(-1, probs.shape[-1]).numpy(), u.flatten().tolist()
@@ -209,7 +213,7 @@ def sample_by_blocks(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [...] tokens of [..., n] weights by inverse CDF, the sums, and the [..., 1] points."""
+    """Return [...] indices by inverse CDF of [..., n] weights, the running sums, and u * total."""
     cdf = cumulative(weights)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
@@ -237,7 +241,7 @@ def _draw_by_block(weights: Numbers, u: float) -> int:
 
 
 def _place(weights: Numbers, u: float) -> tuple[int, float]:
-    """Draw one of [n] weights; return it, and how far into it `u` falls, as a share."""
+    """Draw an index of [n] weights by `u`; return it, and where in its weight `u` falls, 0 to 1."""
     cdf = weights.cumsum(dtype=np.float64)
     point = min(u * cdf[-1], np.nextafter(cdf[-1], 0))
     at = min(int(cdf.searchsorted(point, "right")), len(cdf) - 1)
@@ -246,7 +250,7 @@ def _place(weights: Numbers, u: float) -> tuple[int, float]:
 
 
 def _mend_cdf(cdf: Tensor, probs: Tensor) -> Tensor:
-    """Remove from `cdf` the errors of a parallel prefix sum: steps at weight 0, and steps down.
+    """Return `cdf` without the errors of a parallel prefix sum: steps at weight 0, and steps down.
 
     A CPU adds in sequence, so a weight of 0 changes nothing. A device adds in blocks, each prefix
     in its own order, so that neighbours differ by rounding even across a weight of 0.

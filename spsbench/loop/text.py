@@ -52,7 +52,7 @@ class Detokenizer:
         self._begin(prompt)
 
     def push(self, token: int) -> str:
-        """Add a token and return the text that it completes, perhaps none."""
+        """Add a token; return the text that it completes, "" while bytes of a character lack."""
         self._window.append(token)
         self._pending += 1
         text = self._decode(self._window)
@@ -64,7 +64,7 @@ class Detokenizer:
         return self._release(self._decode(self._window)) if self._pending else ""
 
     def _release(self, text: str) -> str:
-        """Return what is new in the text of the window, and shorten the window to its tokens."""
+        """Return what `text` has more than was released; shorten the window; nothing is pending."""
         # Bytes at the end of the prompt may have become a character: it is part of what is new.
         same = common_prefix(self._text, text)
         released = text[max(self._whole, same) :]
@@ -80,7 +80,7 @@ class Detokenizer:
         return released
 
     def _begin(self, ids: Sequence[int]) -> None:
-        """Start the window with the last of `ids` from one that begins a character."""
+        """Make the window the last `LEAD` ids or more, so many that it begins with a character."""
         last = max(0, len(ids) - LEAD)
         for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
             self._window = list(ids[start:])
@@ -90,7 +90,7 @@ class Detokenizer:
         self._text, self._whole = self._decode(self._window), len(whole)
 
     def _whole_characters(self, ids: list[int]) -> str:
-        """Return the text of `ids` without the first bytes of a character at their end."""
+        """Return the text of `ids` except an incomplete last character; "" if nothing is left."""
         for end in range(len(ids), max(0, len(ids) - BYTES), -1):
             if not (text := self._decode(ids[:end])).endswith(UNDECODED):
                 return text
@@ -124,7 +124,7 @@ class Transcript:
         self.stopped = False
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
-        """Add a token and return the pieces that may be shown now; [] after a stop string's."""
+        """Add a token; return what may be shown now, [] once stopped, as by a token of `ends`."""
         if self.stopped:
             return []
         if token in self._ends:
@@ -135,7 +135,7 @@ class Transcript:
         return self._release()
 
     def close(self) -> list[Piece]:
-        """End the generation and return the withheld pieces, up to a stop string."""
+        """Return the withheld pieces, up to a stop string that completes; [] if stopped before."""
         if self.stopped:
             return []
         origin = self._held[-1].origin if self._held else Origin.PLAIN
@@ -155,7 +155,7 @@ class Transcript:
         return "".join(piece.text for piece in self._held)
 
     def _undecided(self, tail: str) -> int:
-        """Return the length of the longest suffix of `tail` that begins a stop string."""
+        """Return the length of the longest suffix of `tail` that is the start of a stop string."""
         ends = (
             n
             for stop in self._stops
@@ -165,7 +165,10 @@ class Transcript:
         return max(ends, default=0)
 
     def _show(self, length: int) -> list[Piece]:
-        """Remove and return the first `length` withheld characters, by origin."""
+        """Return the first `length` withheld characters by origin, add them to `text`, drop them.
+
+        If `stopped`, all that is withheld is dropped.
+        """
         pieces, kept = [], []
         for text, origin in self._held:
             now, later = text[:length], text[length:]
@@ -180,7 +183,7 @@ class Transcript:
 
 
 def stop_strings(transcript: Transcript) -> Callable[[Sequence[int]], bool]:
-    """Return a `types.Stop` that finds stop strings in the text of a transcript of its own."""
+    """Return a `types.Stop` that pushes the newest token to `transcript`; true once that stops."""
 
     def stop(tokens: Sequence[int]) -> bool:
         transcript.push(tokens[-1], Origin.PLAIN)
@@ -196,8 +199,8 @@ class PromptError(DataError, ValueError):
 def to_token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
     """Convert `prompt` to plain integers; those of numpy and torch count, floats do not.
 
-    Args:
-        rows: rows of the model's embedding; None = not checked. PromptError: no ids, or outside.
+    Raises PromptError for no ids, an entry that is no integer, is negative, or not below `rows`,
+    the rows of the model's embedding; None: no upper bound.
     """
     ids: list[int] = []
     try:
@@ -220,7 +223,7 @@ def to_token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
 
 
 def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the length of the longest common prefix, of sequences of one type."""
+    """Return the length of the longest common prefix of two sequences of one type."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -20,7 +20,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time of the `with` block, a GPU's by events that `lap` reads later."""
+        """Count the time of the block, also if it raises; a GPU's by events that `lap` reads."""
         queued = self._device.type != "cpu"
         began, event = time.perf_counter(), self._event() if queued else None
         try:
@@ -32,7 +32,7 @@ class Stopwatch:
                 self._queued.append((event, self._event()))
 
     def lap(self) -> float:
-        """Return the seconds since the last lap."""
+        """Return the seconds counted since the last lap, once a GPU has reached the last event."""
         for began, ended in self._queued:
             ended.synchronize()
             self._seconds += began.elapsed_time(ended) / 1e3

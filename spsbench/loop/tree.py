@@ -30,7 +30,7 @@ class TreeTables(NamedTuple):
     tested: Tensor  # [N + 1] depths looked at by a walk down that ends at each row
 
     def walked_down(self, passed: Tensor) -> Tensor:
-        """Return [], the last row of a walk to the first child that `passed` [N] at each node."""
+        """Return [], the last row of a walk to each node's first child that `passed` [N] bool."""
         kept = passed & ~(self.earlier & passed).any(-1)
         reached = (kept | ~self.ancestors).all(-1)
         rows = torch.arange(1, len(passed) + 1, device=passed.device)
@@ -73,7 +73,7 @@ class Tree:
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Return the rows that have children, by depth; those with the most children first."""
+        """Return the rows with children, by depth, those with most children first."""
         by_depth: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
         for at, below in enumerate(self.children):
             if below:
@@ -83,7 +83,7 @@ class Tree:
 
     @cached_property
     def upwards(self) -> tuple[int, ...]:
-        """Return the [N] nodes in post-order: each after all of its descendants."""
+        """Return the N nodes in post-order: each after all its descendants, siblings as drawn."""
 
         def below(row: int) -> Iterator[int]:
             for node in self.children[row]:
@@ -94,7 +94,7 @@ class Tree:
 
     @cached_property
     def visible(self) -> Tensor:
-        """Return [N, N] bool, whether node i attends to j: to itself and its ancestors."""
+        """Return [N, N] bool, kept: whether node i attends to j, which is itself or an ancestor."""
         sees = np.eye(len(self.parents), dtype=np.bool_)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
@@ -107,7 +107,7 @@ class Tree:
         return to_int64(self.depth[1:]) - 1
 
     def tables(self, device: torch.device) -> TreeTables:
-        """Return the tables on a device, made once for each."""
+        """Return the `TreeTables` on `device`, made and sent there at the first call for it."""
         if device in self._tables:
             return self._tables[device]
         n = len(self.parents)
@@ -128,7 +128,7 @@ class Tree:
         return self._tables[device]
 
     def walked(self, path: Sequence[int]) -> TreeRound:
-        """Return the depths, siblings and offers that a verifier met on its way down `path`."""
+        """Return the `TreeRound` of accepted nodes `path`, with the depth of the whole tree."""
         siblings = [self.children[self.parents[node] + 1].index(node) for node in path]
         offered = [len(self.children[at]) for at in (0, *(node + 1 for node in path))]
         return TreeRound(max(self.depth), tuple(path), tuple(siblings), tuple(offered))
@@ -148,7 +148,7 @@ def to_int64(values: Sequence[int]) -> Tensor:
 
 
 def node_positions(parents: Tensor, fed: int, cached: int) -> Tensor:
-    """Return the [fed] positions of a pass's tokens; the last N of cache and pass are nodes."""
+    """Return [fed] text positions of a pass after `cached` tokens; the last N of both are nodes."""
     n, end = len(parents), cached + fed
     where = torch.arange(cached, end)
     where[max(0, fed - n) :] = (end - n + tree_of(parents).ancestors)[-fed:]
@@ -156,10 +156,10 @@ def node_positions(parents: Tensor, fed: int, cached: int) -> Tensor:
 
 
 def block_visible(parents: Tensor, fed: int) -> Tensor:
-    """Return [fed, most] bool: which of the last `most` rows each fed token attends to.
+    """Return [fed, M] bool: which of the last M rows of cache and pass each fed token attends to.
 
-    `most` is N or `fed`, whichever is more; the last N of cache and pass are nodes. The tokens
-    before the nodes attend causally, nodes to all of those and to their ancestors.
+    M is the greater of N and `fed`; the last N rows are tree nodes. Tokens before the nodes attend
+    causally, nodes to all of those and to their ancestors.
     """
     n, visible = len(parents), tree_of(parents).visible
     if n >= fed:

@@ -74,7 +74,7 @@ class Draft:
 
     @property
     def offered(self) -> "Draft":
-        """Return the draft that the verifier sees."""
+        """Return the draft that the verifier sees: without the last `scored_only` nodes."""
         return self.within(len(self.tokens) - self.scored_only)
 
     @property
@@ -85,17 +85,18 @@ class Draft:
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """Return the drafted tokens before each row of the target's pass, of the first none."""
+        """Return N + 1 tuples: the drafted tokens that lead to each row of the target's pass."""
         paths: list[tuple[int, ...]] = [()]
         for token, parent in zip(self.tokens.tolist(), self.tree.parents, strict=True):
             paths.append((*paths[parent + 1], token))
         return paths
 
     def within(self, nodes: int | None) -> "Draft":
-        """Return the draft, or the first `nodes` of a tree that has more; None = any number.
+        """Return the draft, or the first `nodes` of a tree that has more; None: any number.
 
-        This is exact if a node's place in the order is fixed before its token is drawn: whether the
-        node is verified then depends on earlier nodes, never on its own value.
+        A chain is never cut. Nodes that are cut off are taken from `scored_only` first. The cut is
+        exact if a node's place in the order is fixed before its token is drawn: whether the node is
+        verified then depends on earlier nodes, never on its own value.
         """
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
@@ -108,7 +109,7 @@ class Draft:
         )
 
     def to(self, device: torch.device) -> "Draft":
-        """Copy the draft to `device`; a tree's shape stays on the host, where verifiers use it."""
+        """Return a copy with tokens and probs on `device`; `parents` stays on the host."""
         probs = None if self.probs is None else send(self.probs, device)
         return replace(self, tokens=send(self.tokens, device), probs=probs)
 
@@ -253,16 +254,16 @@ class Engine(Protocol):
     def prepare(
         self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
     ) -> dict[str, Any] | None:
-        """Prepare `model` once, in place, for all sessions; return the choices as JSON values.
+        """Prepare `model` in place, once for all sessions; return any choices as JSON values.
 
         Args:
             model: a model that no other engine shares.
-            known: what an earlier call chose; nothing is measured again then.
-            threads: what the user asked for; None = free to choose.
+            known: what an earlier call returned: its choices are made again without a measurement.
+            threads: the number of threads that the user asked for; None = free to choose.
 
         Raises:
-            UnsupportedModelError: (of `engines.eager`, whose `check_rollback` is for this) a trial
-                shows that no session can run it. To make it is the duty of the engine.
+            UnsupportedModelError: (of `engines.eager`, whose `check_rollback` makes the trial) no
+                session can run the model. Each engine makes this trial itself.
         """
 
 
@@ -329,8 +330,8 @@ class Drafter(Protocol):
     ) -> Along | None:
         """Return the distributions from which each of `tokens[begin:]` would be drawn in its place.
 
-        None: there are none, or they depend on more than the text. Called piece by piece
-        along a finished text, after `begin` on its prompt; `begin` is 1 or more.
+        None, the default: there are none, or they depend on more than the text. Called piece by
+        piece along a finished text, after `begin` on its prompt; `begin` is 1 or more.
         """
         return None
 
@@ -366,7 +367,7 @@ def always(p: Tensor) -> Tensor:
 def continues(
     go_on: GoOn, warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor
 ) -> bool | Tensor:
-    """Return whether to draft a slot: `logits` [V] under `warp` are `probs`, perhaps one-hot."""
+    """Ask `go_on` whether to draft the slot of `logits` [V], whose `probs` are `warp(logits)`."""
     return go_on is always or go_on(confidence_probs(warp, logits, probs))
 
 
@@ -389,9 +390,9 @@ class Schedule(Protocol):
         return None
 
     def rule_k(self, history: Sequence[Round]) -> int | None:
-        """Return the tokens that a hybrid may draft next by its rule; None = as K says.
+        """Return the tokens that a hybrid may draft next by its rule; None, the default: K.
 
-        K is then that of its model alone, which costs passes; of a rule only the target's rows
-        cost. Drafters of one kind are not concerned.
+        K is then that of its model alone, which costs a pass for each token, where tokens of a rule
+        cost only rows of the target's pass. Drafters that are no hybrid do not read it.
         """
         return None

@@ -35,12 +35,8 @@ REMEDY = "Draft with `drafter` ngram, or another head of this target"
 def text_config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
     """Return the configuration of the text model that `values` of a config.json describe.
 
-    Args:
-        values: the values of the file, with a `model_type` of transformers.
-        where: the file, for messages.
-
-    Raises:
-        DataError: transformers has no such model, or refuses the values.
+    `where` names the file in messages. DataError: transformers has no model of that `model_type`,
+    or refuses the values.
     """
     kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -57,15 +53,9 @@ def text_config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
 def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[PreTrainedConfig]:
     """Yield the configurations that `count` prediction layers may have, the usual one first.
 
-    A config.json that does not say how the layers attend, or whether they have experts, leaves both
-    to the shapes of the tensors.
-
-    Args:
-        target: configuration of the target's text model.
-        where: the file, for messages.
-
-    Raises:
-        DataError: the layers are of a kind that no cache of keys and values serves.
+    A config.json, `target`, that does not say how the layers attend, or whether they have experts,
+    leaves both to the shapes of the tensors: then there are up to four. DataError, which names the
+    file `where`: the layers are of a kind that no cache of keys and values serves, or of several.
     """
     kinds = getattr(target, "layer_types", None)
     stated = getattr(target, "mtp_layer_types", None)
@@ -100,16 +90,13 @@ def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[
 class TargetLayer(nn.Module):
     """A layer of a model of the target's class, over the cache of a head.
 
-    Args:
-        config: configuration of a model with the prediction layers alone.
-        number: the number of the layer among these, and among the cache's.
+    `config` is that of a model with the prediction layers alone, `number` counts the layer among
+    these and among the cache's. Raises ValueError or AttributeError as transformers does, from a
+    config that it cannot build.
 
     Attributes:
         norm: the class of its norms, whose weights may count from zero.
         config: what its modules read as they run.
-
-    Raises:
-        ValueError, AttributeError: as transformers, from a config that it cannot build.
     """
 
     _model: Any  # no module of this one: names, conversions and rotary angles are asked of it
@@ -134,11 +121,10 @@ class TargetLayer(nn.Module):
         return {name.removeprefix(self._front): weight for name, weight in apart.items()}
 
     def stack(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of a released file by the names of its own, experts stacked.
+        """Return the weights of a released file by the layer's own names, experts stacked.
 
-        Args:
-            tensors: tensors by the names that `split` returns; emptied, so that no expert is
-                in memory twice.
+        `tensors`, by the names that `split` returns, is emptied, so that no expert is in memory
+        twice.
         """
         changes = get_model_conversion_mapping(self._model)
         renamings = [
@@ -167,7 +153,7 @@ class TargetLayer(nn.Module):
         return stacked
 
     def forward(self, x: Tensor, places: RowPositions, cache: Cache, sees: Any) -> Tensor:
-        """Map [m, H] to [m, H], appending to its layer of `cache`.
+        """Map [m, H] to [m, H], appending keys and values to its layer of `cache`.
 
         `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
         """
@@ -188,13 +174,9 @@ class TargetLayer(nn.Module):
 
 
 class BlockRotary(nn.Module):
-    """The rotary angles of the target's own module, in a table that grows.
+    """The rotary angles of `block`, a layer of the target's class, in a table that grows.
 
-    Args:
-        block: the block whose layers they are for.
-
-    Raises:
-        DataError: the model has no such module, or its angles depend on the length of the text.
+    DataError: its model has no module for them, or its angles depend on the length of the text.
     """
 
     _table: RowPositions | None = None  # the table of all positions up to some

@@ -29,7 +29,7 @@ class BlockwiseShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
-    """Return the shape of the config's heads, `layers` unused; DataError: a size that lacks."""
+    """Return the shape by the config's sizes; DataError: one is missing or wrong."""
     config, where = files.config, files.where
     return BlockwiseShape(
         width=read_size(config, "hidden_size", where),
@@ -49,7 +49,6 @@ class BlockwiseHead(nn.Module):
         self.down, self.act = nn.Linear(shape.inner, shape.width), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [n, H] to [n, H]."""
         output: Tensor = x + self.down(self.act(self.up(x)))
         return output
 

@@ -57,7 +57,10 @@ class BlockShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockShape:
-    """Return the shape of a DFlash or DSpark head for a target of `layers` (None: unknown)."""
+    """Return the shape of a DFlash or DSpark head for a target of `layers` (None: unknown).
+
+    DataError: values that are no such head; UsageError: nobody says which hidden states it reads.
+    """
     config, where = files.config, files.where
     theirs = "speculators_model_type" in config
     inner = read_object(config, "transformer_layer_config", where) if theirs else config
@@ -94,7 +97,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Return how many tokens before the block each layer sees; 0: all. DataError: not as many."""
+    """Return how many tokens before the block each layer sees; 0: all. DataError: bad sizes."""
     kinds = config.get("layer_types") or ["full_attention"] * depth
     if len(set(kinds)) == 1:
         kinds = kinds[:1] * depth
@@ -112,11 +115,12 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
 def features(
     files: Files, flat: Mapping[str, Any], theirs: bool, layers: int | None, depth: int
 ) -> tuple[int, ...]:
-    """Return the hidden states that the head reads: the user's, the file's, or DFlash's own.
+    """Return the hidden states that the head reads: the user's, the file's, or DFlash's defaults.
 
-    Those are for a target of `layers` layers, or as many as the file says, and a head of `depth`.
-    `theirs`: the form of speculators, which numbers states as here; DFlash's own are one less.
-    UsageError: nobody says which, nor the target's layers.
+    Those spread over a target of `layers` layers (None: as many as the file says), one for each of
+    the head's `depth` layers. `theirs`: the form of speculators, which numbers hidden states as
+    transformers does; DFlash's own form numbers them one less. UsageError: neither user nor file
+    says which, nor the target's layers.
     """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):
@@ -156,7 +160,7 @@ class DFlashNetwork(Marginal):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
-        """Append fused rows' keys and values to the cache from place `past`; return the last."""
+        """Append fused rows' keys and values to the cache, from place `past`; return the last."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
@@ -170,7 +174,7 @@ class DFlashNetwork(Marginal):
         return self.ranked(self.rows(token, place, target)[-self.deepest :][:count], target.head)
 
     def rows(self, token: Tensor, place: int, target: Target) -> Tensor:
-        """Return the [block, H] normed rows, of which the last `deepest` draft."""
+        """Return [block, H] normed rows, whose last `deepest` draft; the cache grows by them."""
         masks = token.new_full((self.shape.block,), self.shape.mask)
         x = target.embed(torch.cat([token[None], masks[1:]]))
         turns = self.rotary(torch.arange(place, place + len(x), device=token.device), x.dtype)
@@ -245,7 +249,7 @@ class DSparkNetwork(DFlashNetwork):
         return torch.cat([kept, self.markov_head.markov_w1(tokens)], -1)
 
     def _along(self, states: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance [n, 2r] by a row [H]: [n, r] recurrent states, and [n, r] inputs of the bias."""
+        """Advance [n, 2r] states by a row [H]; return [n, r] recurrent states and bias inputs."""
         kept, before = states.chunk(2, -1)
         rows = row.expand(len(states), -1)
         if self.shape.coupling == "gated":

@@ -66,8 +66,8 @@ class Eagle3Shape:
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
     """Return the shape of a head for a target of `layers` layers (None: unknown).
 
-    Raises:
-        UsageError: the file leaves a choice open. DataError: values that are no such head.
+    The user's flags precede the config. UsageError: the file leaves a choice open. DataError:
+    values that are no such head, or a head narrower than its target without embeddings of its own.
     """
     config, where = files.config, files.where
     speculators = config.get("speculators_model_type")
@@ -126,9 +126,10 @@ def writer(files: Files) -> str:
 
 
 def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
-    """Raise UsageError if speculators' residual is not said, or its `listed` ids look SpecForge's.
+    """Raise UsageError if a head of speculators does not say its residual, or which ids it lists.
 
-    The user's flags answer both; the second is not asked if the target's `layers` are unknown.
+    The latter: its `listed` ids are SpecForge's defaults for a target of `layers` layers. The
+    user's flags `residual` and `features` answer; without `layers` (None) ids are not asked about.
     """
     where = files.where
     if "norm_before_residual" not in files.config and "residual" not in files.overrides:
@@ -153,10 +154,10 @@ def features(
     width: int,
     layers: int | None,
 ) -> tuple[int, ...]:
-    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three.
+    """Return the hidden states that a head reads: the user's, the `listed`, or EAGLE-3's three.
 
-    Raises:
-        UsageError: nobody says which. DataError: another number of them than `fc` reads.
+    The last for a known number of `layers` of the target, whose hidden states are `width` wide.
+    UsageError: nobody says which. DataError: another number of them than `fc` reads.
     """
     chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)
     fc = headers["fc.weight"].shape if "fc.weight" in headers else ()
@@ -193,7 +194,7 @@ def ids(value: Any, where: str) -> list[int]:
 
 
 def user_flag(files: Files, question: str, default: bool) -> bool:
-    """Return the user's answer (`raw` or `normed`), by default the file's."""
+    """Return whether the user's answer is `normed`, not `raw`; without one the file's `default`."""
     answer = files.overrides.get(question, "")
     return default if not answer else answer == "normed"
 
@@ -213,7 +214,7 @@ class FirstLayer(nn.Module):
     def forward(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Map [m, H] features and embeddings to [m, H]."""
+        """Map [m, H] features and embeddings to [m, H], appending keys and values to `cache`."""
         normed = self.hidden_norm(features)
         residual = normed if self.normed_residual else features
         both = torch.cat([self.input_layernorm(embedded), normed], -1)
@@ -253,7 +254,7 @@ class Eagle3Network(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run all layers; return [m, H], normed where the next pass takes it so."""
+        """Run all layers over `cache`; return [m, H], normed where the next pass takes it so."""
         first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
         for layer in layers:

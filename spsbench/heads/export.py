@@ -46,7 +46,12 @@ def converter(engine: str, family: str, folder: Path) -> Convert:
 
 
 def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return a config of speculators with ascending ids, `fc` too; DataError: vLLM reads none."""
+    """Return config and tensors in the format of speculators, hidden states in ascending order.
+
+    The columns of `fc` move with them. With `verifier` the config names it and `target`'s
+    architectures. DataError: another format, a hidden state twice, or a norm before `fc` of
+    unsorted ones.
+    """
     shape, folder = head.shape, head.files.folder
     if head.writer != "speculators":
         raise DataError(
@@ -85,10 +90,10 @@ def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
 
 
 def _medusa_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return heads with a row for every token, for vLLM 0.32 loads no truncated ones.
+    """Return config and tensors with a row for every token, as vLLM 0.32 loads no truncated heads.
 
-    A token without a row gets that of the last token of the map, which is rare, so that it is
-    never likelier than what the head ranks.
+    A token without a row gets that of the last token of the map, which is rare, so that it is never
+    likelier than what the head ranks. DataError: blocks with biases.
     """
     shape, folder, vocab = head.shape, head.files.folder, head.shape.vocab
     if shape.bias:
@@ -117,7 +122,7 @@ def _medusa_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
 
 
 def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
-    """Return [V, d] the rows of the tokens `ids`, and the last of them for all other tokens."""
+    """Return [V, d]: `rows` at the tokens `ids`, else the last row; DataError: `ids` do not fit."""
     if len(ids) != len(rows) or not bool(((ids >= 0) & (ids < vocab)).all()):
         raise DataError(f"token_map of {len(ids)} tokens: expected {len(rows)} below {vocab}")
     whole = rows[-1:].repeat(vocab, 1)
@@ -126,7 +131,10 @@ def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 
 
 def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return SpecForge's form, with a note: untried; DataError: SGLang documents no such head."""
+    """Return config and tensors in SpecForge's form, and log that it is untried in SGLang.
+
+    DataError: the head has what SGLang's documentation does not describe.
+    """
     shape, folder = head.shape, head.files.folder
     unsupported = {
         "a normed residual": shape.normed_residual,

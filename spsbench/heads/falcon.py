@@ -64,7 +64,7 @@ class FalconShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> FalconShape:
-    """Return the shape of an LSTM and one layer; DataError: more. UsageError: no `recurrence`."""
+    """Return the shape of LSTM and layer; DataError: more layers; UsageError: no `recurrence`."""
     config, where = files.config, files.where
     layer = as_filed(headers, layer_shape(config, where))
     if (deep := layers_in(headers, config, where)) != 1:
@@ -83,10 +83,9 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def recurrence(files: Files) -> str:
-    """Return `text` or `none`, how the LSTM is run, by the user's answer, else the file's.
+    """Return `text` or `none`, how the LSTM is run, by the user's answer, else the config's.
 
-    Raises:
-        UsageError: neither says. DataError: another word.
+    UsageError: neither says. DataError: another word.
     """
     answer = files.overrides.get("recurrence") or files.config.get("recurrence")
     if answer is None:
@@ -118,7 +117,6 @@ class FalconNetwork(HeadModule):
 
     @property
     def layer(self) -> Any:
-        """Return the one decoder layer."""
         return self.stack[0]
 
     def start(self, count: int) -> State:
@@ -127,9 +125,9 @@ class FalconNetwork(HeadModule):
         return zeros, zeros
 
     def rows(self, features: Tensor, embedded: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run the LSTM over [T, B, H] features and embeddings of B texts; return rows and state.
+        """Run the LSTM over [T, B, H] features and embeddings of B texts: [T, B, H] rows, state.
 
-        Without recurrence every row starts from a zero state, and the state stays.
+        Without recurrence every row starts from a zero state, and `state` is returned as it is.
         """
         both = torch.cat([embedded, features], -1)
         if not self.shape.recurrent:
@@ -144,13 +142,10 @@ class FalconNetwork(HeadModule):
         return attention.append_kv(rows, self.rotary(positions, rows.dtype), cache)
 
     def predict(self, rows: Tensor, positions: Tensor, kv: KV, sees: Tensor | None) -> Tensor:
-        """Map [n, H] rows, whose keys are cached, to [n, H] features k tokens ahead.
+        """Map [n, H] rows at [n] positions, whose keys are cached, to features k tokens ahead.
 
-        Args:
-            rows: rows of blocks.
-            positions: [n] of the rows.
-            kv: keys and values of all rows.
-            sees: [n, all] bool, the rows that each row attends to; None: all.
+        `kv` are the keys and values of all rows; `sees` [n, all] bool says which of them each row
+        attends to; None: all.
         """
         places = self.rotary(positions, rows.dtype)
         x = rows + self.layer.self_attn.look(rows, places, kv, sees)

@@ -41,7 +41,7 @@ SUM = re.compile(r"(?:model\.)?mtp\.(?:\d++\.[eh]_proj|fc_(?:embedding|hidden))\
 
 
 def renames_of(rows: Sequence[Sequence[str]], front: str = "") -> Renames:
-    """Return the renames of rows of `families.toml`, each of a name that begins with `front`."""
+    """Return (pattern, parameter) of rows, behind `front`; `@NAME` is replaced by the rows NAME."""
     renames: list[tuple[str, str]] = []
     for pattern, parameter in rows:
         if parameter.startswith("@"):
@@ -74,10 +74,10 @@ class Family(NamedTuple):
     inside: bool = False
 
     def parameter(self, name: str, layers: Sequence[str] = ()) -> str:
-        """Return the parameter of a tensor; nothing for one that is not read.
+        """Return the parameter of a tensor; "" for one that is not read.
 
-        Args:
-            layers: beginnings of the prediction layers' names, as `prediction_layers` returns them.
+        `layers` are the beginnings that `prediction_layers` returns. With several, a parameter of
+        the layer of depth d begins with `stages.d.`.
         """
         for depth, front in enumerate(layers if self.inside else ()):
             if name.startswith(front):
@@ -88,7 +88,11 @@ class Family(NamedTuple):
         return "" if unread else parameter
 
     def knows(self, files: Files) -> bool:
-        """Return whether files are of it: speculators' type decides, else model type or tensors."""
+        """Return whether `files` are of this family; a type of speculators decides alone if stated.
+
+        Else the model type does, or prediction layers in a model (if `inside`), or tensors of all
+        `marks`.
+        """
         kind = files.config.get("speculators_model_type")
         if kind is not None:
             return kind == self.name and not self.inside
@@ -102,9 +106,10 @@ class Family(NamedTuple):
 
 
 def prediction_layers(files: Files) -> list[str]:
-    """Return the beginnings of the names of layers with a projection of their own, by depth.
+    """Return beginnings of names of layers with a projection of their own, by depth.
 
-    Their numbers go on after the target's layers, or begin at 0 under a name of their own.
+    Such as `model.layers.61.`: their numbers go on after the target's layers, or begin at 0 under a
+    name of their own.
     """
     fronts = [match for name in files.headers if (match := PROJECTION.match(name))]
     return [f"{match[1]}{match[2]}." for match in sorted(fronts, key=lambda match: int(match[2]))]
@@ -133,7 +138,8 @@ def family_of(folder: Path) -> str | None:
     """Return the drafter of the head in `folder`; None if it is no head, or inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
-    SpsError: a head that cannot be read, or of an unknown family.
+    Raises SpsError where the config names a head that cannot be read, DataError for a head of an
+    unknown family.
     """
     try:
         files = open_files(folder)
@@ -159,17 +165,15 @@ def recognise_head(
     overrides: Mapping[str, Any],
     allow_pickle: bool,
 ) -> tuple[Files, Family]:
-    """Return files and family of the head in `folder`, before torch is imported.
+    """Return files and family of the head in `folder`; torch is imported for pickled weights only.
 
-    Args:
-        folder: folder of the head.
-        names: target and head, as the user gave them.
-        drafter: that is to read it.
-        overrides: arguments of that drafter, which resolve what the file leaves open.
-        allow_pickle: whether its weights may be a pickle.
+    `names` are target and head, as the user gave them; `drafter` is to read the head; its
+    arguments, `overrides`, resolve what the file leaves open.
 
     Raises:
-        DataError: no head that is known, one for another target, or a pickle that is not allowed.
+        DataError: no head that is known, one with two added projections or an unknown model type, a
+            pickle without `allow_pickle`, or another target's name in the file; the last not for a
+            target in a folder, nor with the override `anyway`.
         UsageError: a head of another drafter.
     """
     files = open_files(folder, overrides)
@@ -206,7 +210,7 @@ def recognise_head(
 
 
 def unknown_kind(files: Files) -> str:
-    """Return the kind that an unknown head names in its config; nothing if it is no head."""
+    """Return ` of kind X`, X by the config, for an unknown head; "" if nothing says it is one."""
     config = files.config
     stated = config.get("speculators_model_type") or config.get("model_type")
     words = f"{stated} {files.kind}".lower()

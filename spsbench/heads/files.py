@@ -41,7 +41,7 @@ class Files:
 
     @property
     def target(self) -> str | None:
-        """Return the target's name, as a config of speculators or Medusa states it, if any."""
+        """Return the target's name, as a config of speculators or Medusa states it; else None."""
         about: Any = self.config.get("speculators_config")
         named = about.get("verifier") if isinstance(about, Mapping) else None
         if isinstance(named, Mapping):
@@ -52,7 +52,11 @@ class Files:
 
 
 def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> Files:
-    """Read config and tensor headers of a folder, running no pickle; SpsError: no such files."""
+    """Read the config and the tensor headers of a folder; no weight is kept, no pickle's code run.
+
+    Pickles are read only without safetensors. MissingError: no tensors; DataError: one in two
+    files, or a bad file.
+    """
     config = read_config(folder)
     paths = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
@@ -77,10 +81,9 @@ def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> File
 
 
 def load_pickle(path: Path, device: str) -> dict[str, Any]:
-    """Return the tensors of a file that `torch.save` has written; no code in it is run.
+    """Return name -> tensor, on `device`, of a file that `torch.save` wrote; no code in it is run.
 
-    Raises:
-        DataError: it cannot be read so, or holds more than tensors by name.
+    DataError: it cannot be read so, or holds anything but tensors by name.
     """
     bound_spinning()  # OpenMP reads it when torch is imported: here for heads in pickles, few
     import torch
@@ -111,7 +114,7 @@ def read_size(
     most: int = 1 << 28,
     least: int = 1,
 ) -> int:
-    """Return config[key], from `least` to `most`; DataError: another value, or none by default."""
+    """Return the integer config[key], or `default`; DataError: neither, or not least to most."""
     value = config.get(key)
     if value is None and default is not None:
         return default
@@ -134,10 +137,9 @@ def positive(value: object, key: str, where: str) -> float:
 
 
 def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
-    """Parse numbers of hidden states as a user writes them, `2-16-29`; none of an empty text.
+    """Parse numbers of hidden states as a user writes them, `2-16-29`; () of an empty text.
 
-    Raises:
-        UsageError: anything else, and a number of more digits than `MANY` has.
+    UsageError: anything else, and a number of more digits than `MANY` has.
     """
     parts = str(text).split("-") if text != "" else []
     if not all(part.isdecimal() and len(part) <= len(str(MANY)) for part in parts):

@@ -61,13 +61,10 @@ def read_head(
 ) -> Head:
     """Read the head in `folder` without its weights, and check it against its target.
 
-    Args:
-        folder: folder of the head.
-        target: config of the target; empty where it is not known.
-        names, drafter, overrides, allow_pickle: as `recognise_head` takes them.
-
-    Raises:
-        SpsError: no head of that drafter, or one that does not fit the target.
+    `target` is the target's config; empty: the head alone is checked. The keywords are those of
+    `recognise_head`. The tensors must be those of the network that the config describes, in number,
+    name and shape. Raises DataError or UsageError: no head of that drafter, or one that does not
+    fit the target.
     """
     files, family = recognise_head(
         folder, names=names, drafter=drafter, overrides=overrides, allow_pickle=allow_pickle
@@ -101,10 +98,10 @@ def read_head(
 
 
 def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | None:
-    """Return the hidden state that a user names for a head that reads one; None: the last.
+    """Return the hidden state that a user names for a head that reads one alone, else None.
 
-    Raises:
-        UsageError: the user names several.
+    None: the user names none, or the head's shape lists its own. UsageError: the user names
+    several.
     """
     states = "" if hasattr(shape, "features") else overrides.get(STATES, "")
     if len(numbers := hidden_states(states, drafter)) > 1:
@@ -116,14 +113,10 @@ def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | 
 
 
 def rewire(head: Head, flags: Mapping[str, str], layers: int) -> Head:
-    """Return a loaded head with other values of its flags, over the same tensors.
+    """Return a loaded head with other values of its flags, over the same tensors, nothing cached.
 
-    Args:
-        flags: the values by the names in `families.FLAGS`.
-        layers: number of layers of the target.
-
-    Raises:
-        SpsError: the head cannot be run so.
+    `flags` are values by the names in `families.FLAGS`, `layers` is the number of layers of the
+    target. SpsError: the head cannot be run so.
     """
     files = replace(head.files, overrides={**head.files.overrides, **flags})
     headers = {parameter: files.headers[name] for parameter, name in head.names.items()}
@@ -133,7 +126,7 @@ def rewire(head: Head, flags: Mapping[str, str], layers: int) -> Head:
 
 
 def by_parameter(files: Files, family: Family) -> dict[str, str]:
-    """Return parameter -> name of its tensor, of all the family reads; DataError: two are one."""
+    """Return parameter -> its tensor's name, for what is read; DataError: two tensors for one."""
     named: dict[str, str] = {}
     layers = prediction_layers(files) if family.inside else []
     for name in files.headers:
@@ -149,10 +142,11 @@ def by_parameter(files: Files, family: Family) -> dict[str, str]:
 def check_tensors(
     files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
-    """Return parameter -> name of its tensor, without copies of tied ones, or maps not needed.
+    """Return parameter -> name of its tensor in the file, without copies of tied tensors.
 
-    Raises:
-        DataError: a tensor is missing, unknown, or of another shape.
+    Maps of the vocabulary are in it if the file has them; the first must be there where the
+    vocabulary is reduced. DataError: a tensor is missing, unknown, or of another shape than
+    `network` has. `what` and `writer` are words for messages.
     """
     shapes = {name: tuple(weight.shape) for name, weight in network.released().items()}
     shape: Any = network.shape
@@ -199,7 +193,7 @@ def check_tensors(
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:
-    """Return the name of a missing tensor, as a related one is named; `parameter`: none is."""
+    """Return how the file would name a missing `parameter`, by related ones; itself without any."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
         front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])
@@ -213,14 +207,11 @@ def as_written(parameter: str, named: Mapping[str, str]) -> str:
 def check_head_target(
     head: Head, sizes: Mapping[str, Any], layers: int | None, target: str, name: str
 ) -> None:
-    """Raise DataError for a head that was trained for a target of other sizes.
+    """Raise DataError if width, vocabulary or layers of the target do not fit the head.
 
-    Args:
-        head: without weights.
-        sizes: config of the target's text model.
-        layers: number of its layers; None: the config does not say.
-        target: its name, as the user gave it.
-        name: the head's name, likewise.
+    `sizes` is the config of the target's text model, whose missing sizes are not checked; `layers`
+    the number of its layers, if known: the hidden states that the head reads must be among them.
+    `target` and `name` are those of target and head, as the user gave them.
     """
     shape, stated, where = head.shape, head.files.target, head.files.folder
     whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"
@@ -242,7 +233,7 @@ def check_head_target(
 
 
 def list_some(names: list[str]) -> str:
-    """Join the first few names, and the number of the others."""
+    """Join the first `FEW` names, and say the number of the others."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more
 
@@ -253,7 +244,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def mark_of(model: nn.Module) -> str | None:
-    """Return a hash of the last norm of `model` in bfloat16, which further training changes."""
+    """Return a hash of the last norm in bfloat16, which further training changes; None: no norm."""
     norms = [weight for weight in model.parameters() if weight.ndim == 1]
     if not norms:
         return None
@@ -262,7 +253,7 @@ def mark_of(model: nn.Module) -> str | None:
 
 
 def read_tensors(head: Head) -> dict[str, Tensor]:
-    """Return the tensors of a head by parameter, as its files have them; DataError: NaN or inf."""
+    """Return parameter -> tensor on the CPU, as the files have them; DataError: NaN or infinite."""
     tensors: dict[str, Tensor] = {}
     names = set(head.names.values())
     for path in head.files.paths:

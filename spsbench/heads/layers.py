@@ -47,9 +47,8 @@ class LayerShape:
 def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     """Return the shape of the layers that `config` describes; DataError: none that is known.
 
-    Args:
-        config: config of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers.
-        where: the file, for messages.
+    `config` is that of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers; `where`
+    names its file in messages. Sizes, activation and kind of rotary angles are checked.
     """
     width = read_size(config, "hidden_size", where)
     heads = read_size(config, "num_attention_heads", where)
@@ -94,10 +93,10 @@ def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], wh
 
 
 def as_filed(headers: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape:
-    """Return `layer` with biases, norms, heads and inner width as the first layer's tensors have.
+    """Return `layer` with the biases, norms, heads and inner width of the first layer's tensors.
 
-    Configs often copy these from the target. Heads that do not divide, or a file without such a
-    layer, leave what the config says.
+    Configs often copy these from the target. The config's heads stay if those of the tensors do not
+    divide, and all stays without such a layer in the file.
     """
     at = "stack.0."
     if f"{at}self_attn.q_proj.weight" not in headers:
@@ -207,7 +206,11 @@ class Attention(nn.Module):
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
     def look(self, x: Tensor, places: RowPositions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
-        """Attend from [m, fed] to one text's keys, or each of `TextCaches` to its own: [m, H]."""
+        """Return [m, H] attention of [m, fed] rows to `kv`, under the mask `sees`.
+
+        `kv` is one text's keys and values, or a list, one for each text of a common pass: then each
+        text's rows attend to its own under its own mask.
+        """
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = apply_rotary(self.q_norm(q) if self.shape.qk_norm else q, places)
@@ -222,7 +225,7 @@ class Attention(nn.Module):
         return kept
 
     def append_kv(self, x: Tensor, places: RowPositions, cache: Cache) -> KV:
-        """Append keys and values of [m, fed] rows to the cache, and return all of them."""
+        """Append keys and values of [m, fed] rows to this layer's cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
         k = apply_rotary(self.k_norm(k) if self.shape.qk_norm else k, places)
@@ -248,10 +251,7 @@ class TextKV(NamedTuple):
 class TextCaches:
     """The caches of several texts for a common pass: each text's rows see its own keys alone.
 
-    Args:
-        sizes: rows of each text.
-        caches: the cache of each text.
-        sees: the mask of each text.
+    `sizes` are the rows of each text, `caches` and `sees` its cache and its mask.
     """
 
     def __init__(self, sizes: Sequence[int], caches: Sequence[Cache], sees: Sequence[Any]) -> None:
@@ -285,7 +285,6 @@ class GatedMlp(nn.Module):
         self.act = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [m, H] to [m, H]."""
         output: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
         return output
 

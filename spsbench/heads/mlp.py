@@ -35,7 +35,7 @@ class MlpShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
-    """Return the shape of the config's stages, `scaled` as the user says, else the config."""
+    """Return the shape by the config, `scaled` as the user says, if at all; DataError: no sizes."""
     config, where = files.config, files.where
     width, scaled = read_size(config, "emb_dim", where), files.overrides.get("scaled")
     return MlpShape(
@@ -56,7 +56,6 @@ class BiasedRMSNorm(nn.RMSNorm):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise [n, D]."""
         return super().forward(x) + self.bias
 
 
@@ -88,7 +87,7 @@ class MlpNetwork(ParallelNetwork):
         return self.before(newest[None])
 
     def before(self, hidden: Tensor) -> Tensor:
-        """Return the [n, H] states before the first tokens, of the target's hidden states."""
+        """Return [n, H] states before a first token: the target's `hidden`, normed if `scaled`."""
         if not self.shape.scaled:
             return hidden
         return rms_norm(hidden, hidden.shape[-1:], eps=EPS) / math.sqrt(2)

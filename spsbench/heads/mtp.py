@@ -59,10 +59,9 @@ class MtpShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MtpShape:
-    """Return the shape of the layers, each over its `fc` [H, 2H] between norms.
+    """Return the shape of the prediction layers by config, tensors and flags; `layers`: unused.
 
-    Raises:
-        DataError: weights in codes, or layers that neither this package nor transformers can run.
+    DataError: weights in codes, or layers that neither this package nor transformers can run.
     """
     config, where = files.config, files.where
     for parameter, header in headers.items():
@@ -112,11 +111,9 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
-    """Return the shape of a layer to be trained for a target; DataError: none can be made.
+    """Return the shape of a layer to be trained for a target, by `values` of its text config.
 
-    Args:
-        values: the values of the target's text config.
-        where: the target, for messages.
+    DataError, which names the target by `where`: none can be made.
     """
     config = next(block_configs(text_config(values, where), 1, where))
     plain = values["model_type"] in PLAIN
@@ -130,14 +127,10 @@ def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
 
 
 def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorHeader]) -> Any:
-    """Return the first configuration of the layers whose tensors are those of the file.
+    """Return the first of `configs` whose layers have the tensors of the file, in name and shape.
 
-    Where none fits it is the first: what is missing, or too many, is then named by tensor.
-
-    Args:
-        configs: one or more.
-        front: beginning of the parameters of the first layer.
-        headers: headers of the file, by parameter.
+    The file's are those of `headers`, by parameter, that begin with `front`. A single config is not
+    compared; where none fits it is the first, and `check_tensors` then names what is missing.
     """
     filed = {name[len(front) :]: h.shape for name, h in headers.items() if name.startswith(front)}
     for config in configs if len(configs) > 1 else ():
@@ -149,10 +142,9 @@ def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorH
 
 
 def block_of(config: Any, number: int = 0) -> TargetLayer:
-    """Make the layer `number` of a model of this config on `meta`, without memory.
+    """Make layer `number` of a model of this config on `meta`, without memory.
 
-    Raises:
-        DataError: transformers cannot build it from the config.
+    DataError: transformers cannot build it from the config.
     """
     try:
         with torch.device("meta"):
@@ -175,10 +167,8 @@ def weights_from_zero(config: Any) -> bool:
 class MtpNetwork(HeadNetwork):
     """`fc` [H, 2H], a layer, and three norms.
 
-    Args:
-        shape: the shape of the head.
-        layers: number of layers of the target.
-        number: the number of its layer, which is that of the layer in the cache too.
+    `layers` is the number of the target's; `number` that of its own layer among the head's, and in
+    the cache.
     """
 
     _last: Tensor | None = None  # [H] weight of the target's last norm, where it is undone
@@ -207,8 +197,8 @@ class MtpNetwork(HeadNetwork):
     def meet(self, target: TargetParts) -> None:
         """Take the last norm and the way to run experts from the target, and shift own norms.
 
-        Raises:
-            DataError: the norm is needed, and is not known or has weights of 0.
+        A note is logged for a layer of transformers. DataError: the last norm is needed, and is not
+        known or has weights of 0.
         """
         if isinstance(self.layer, TargetLayer):
             experts = getattr(target.config, "_experts_implementation", None)
@@ -269,8 +259,7 @@ class MtpNetwork(HeadNetwork):
 def norm_weight(target: TargetParts) -> Tensor:
     """Return [H] the weight of the target's last norm, whichever way its class counts it.
 
-    Raises:
-        DataError: a weight of 0, which hides a number.
+    DataError: a weight of 0, which hides what is before the norm.
     """
     norm: Any = target.norm
     with torch.inference_mode():

@@ -49,17 +49,16 @@ class HeadModule(nn.Module):
         return self._converted(self.state_dict(), TargetLayer.split)
 
     def grouped(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of a file as the network has them: experts stacked.
+        """Return `tensors`, by the names of `released`, as the network has them: experts stacked.
 
-        Args:
-            tensors: tensors by the names that `released` returns; emptied of those of blocks.
+        The dict itself is changed, so that no expert is in memory twice.
         """
         return self._converted(tensors, TargetLayer.stack)
 
     def _converted(
         self, weights: dict[str, Tensor], convert: Callable[[TargetLayer, Any], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Return `weights` itself, those of each block replaced by what `convert` returns."""
+        """Return `weights` itself, those of each target layer replaced by `convert` of them."""
         for path, block in self.named_modules():
             if isinstance(block, TargetLayer):
                 names = [name for name in weights if name.startswith(f"{path}.")]
@@ -68,11 +67,7 @@ class HeadModule(nn.Module):
         return weights
 
     def meet(self, target: TargetParts) -> None:
-        """Take what the loaded network needs of `target` once.
-
-        Raises:
-            DataError: the target has no such part.
-        """
+        """Take what the loaded network needs of `target`, once; DataError: it has no such part."""
 
     def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
         """Embed [m] tokens to [m, H] by its own table, if any, else by `embed`, the target's."""
@@ -121,7 +116,11 @@ class HeadNetwork(HeadModule):
 
     @torch.inference_mode()
     def steps(self, every: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:
-        """Run the passes of several texts as one: arguments of `step` -> its result, in order."""
+        """Run `step` for several texts as one pass; return the result of each, in order.
+
+        Each of `every` is the tuple of a text's arguments of `step`; its keys and values go to its
+        own cache.
+        """
         if len(every) == 1:
             return [self.step(*every[0])]
         *rows, places, caches, sees = zip(*every, strict=True)
@@ -205,7 +204,8 @@ def load_network(head: Any, target: TargetParts) -> Any:
     """Make the network of a `Head`, to evaluate, over its loaded tensors, which are not copied.
 
     Embeddings, or a shared output layer, that equal the target's are dropped: it uses the target's.
-    Experts are stacked in `head.tensors` too. DataError: a map of the vocabulary leads outside.
+    A map of the vocabulary becomes `ids`. Experts are stacked in `head.tensors` too. DataError:
+    such a map leads outside, or the target lacks a part that the network needs.
     """
     shape, tensors = head.shape, dict(head.tensors)
     for flag, ending, equal in (
@@ -257,8 +257,8 @@ def known_ids(
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Return [Vd] the target's token of each row, None without d2t, and the weights without maps.
 
-    Row i is token i + d2t[i]; padding, from `vocab` on, is cut. DataError: tokens that t2d lacks,
-    that do not rise, or outside.
+    Row i is token i + d2t[i]; rows of padding, tokens from `vocab` on, are cut. DataError: tokens
+    that t2d lacks, that do not rise, or lie outside the head's vocabulary.
     """
     weights = dict(tensors)
     offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)

@@ -50,7 +50,7 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 
 
 def load_cell(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
-    """Open a cell's models; where `access` names no threads, limit torch to those they chose."""
+    """Return a cell's models from the cache; limit torch to their threads if `access` has none."""
     loaded = model_cache.open(cell)
     if access.threads is None and not cell.elsewhere:
         _limit_threads(loaded.target)
@@ -58,15 +58,16 @@ def load_cell(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
 
 
 def use_threads(threads: int | None) -> None:
-    """Give torch that many threads; None leaves its own choice."""
+    """Set torch's number of threads; None leaves it as it is."""
     if threads is not None:
         torch.set_num_threads(threads)
 
 
 def _limit_threads(model: PreTrainedModel) -> None:
-    """Limit torch, with a note, to the threads that `model` chose among busy programs, if fewer.
+    """Lower torch's threads to those that the engine of `model` chose beside other busy programs.
 
-    Otherwise an operator over a large vocabulary waits for a thread without a core.
+    Does nothing where no other program was busy then, or torch has no more threads; logs a change.
+    With more of them an operator over a large vocabulary waits for a thread without a core.
     """
     choice = engine_config_of(model)
     if choice is None or choice.threads is None or not choice.beside:
@@ -82,12 +83,11 @@ def _limit_threads(model: PreTrainedModel) -> None:
 def build_decoder(
     cell: Cell, loaded: Any, batch: Batch | None = None, constraint: Constraint | None = None
 ) -> Decoder:
-    """Make a decoder with fresh sessions over the models of a cell, in a row of `batch`.
+    """Return a new decoder of the cell's kind, with sessions of its own over the loaded models.
 
-    Args:
-        loaded: the cell's models, from `ModelCache.open`.
-        batch: the batch that the generation is a row of; None: it runs alone.
-        constraint: masks tokens of the generation; None: none is masked.
+    `loaded` is what `ModelCache.open` returned for the cell; `batch` is the batch that the
+    generation is a row of (None: it runs alone); `constraint` masks tokens of the generation (None:
+    no mask). Raises UsageError or PlugInError where `plugins.make` does.
     """
     context = LoadedDecoderContext(cell, loaded, batch, constraint)
     decoder: Decoder = make("decoders", cell.decoder, context)
@@ -125,7 +125,7 @@ class LoadedDecoderContext:
         return processors_of(self.cell, self._loaded)
 
     def drafter(self) -> Drafter:
-        """Open the drafter over the parts of models that its plan names."""
+        """Make a new drafter of the cell, which can see the session that `target` opened last."""
         is_constrained = self.constraint is not None
         context = LoadedDrafterContext(
             self.cell, self._loaded, self.batch, lambda: self._session, is_constrained
@@ -179,7 +179,7 @@ class LoadedDrafterContext:
         self._name = str(cell.drafter)
 
     def session(self) -> LM:
-        """Open a session with the draft model, in its own vocabulary; UsageError if not planned."""
+        """Open a session with the draft model, in its vocabulary; UsageError: not in the plan."""
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
         draft: Any = self._cell.draft  # which every resolved cell has whose drafter needs one
         engine: Engine = make("engines", draft.engine)
@@ -199,9 +199,11 @@ class LoadedDrafterContext:
         return self._loaded.head
 
     def network(self, make_network: Callable[[], Network]) -> Network:
-        """Return the head's network: quantised, packed and kept with its weights at the first call.
+        """Return the network that `make_network` makes, once for a head and the draft's engine.
 
-        Without a head each call makes a new one, as it is.
+        The first call quantises it as the draft says, has the engine pack it, and keeps it with the
+        head; later calls ignore their `make_network`. Without a draft or a head each call makes a
+        new network.
         """
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
@@ -228,7 +230,7 @@ class LoadedDrafterContext:
         return PreallocatedCache(most)
 
     def variant(self, variant: Variant) -> LM:
-        """Open a session of the target's engine with a view of the target."""
+        """Open a session with the target less the layers of `variant`; errors as of `partial`."""
         engine = self._target_engine("a variant of the target")
         with self._named():
             model = view(self._loaded.target, variant)
@@ -236,7 +238,11 @@ class LoadedDrafterContext:
         return in_row(lm, self._batch, DRAFT, self._cell)
 
     def partial(self, part: CachePart) -> LM:
-        """Open a session with the target over a part of its cache; UsageError: the part is all."""
+        """Open a session with the target over `part` of its cache, in a row of the batch if any.
+
+        UsageError: the plan leaves the target out, or `part` has as many rows as its context. What
+        the engine refuses is a UsageError or DataError with the drafter's name.
+        """
         engine = self._target_engine("a part of the target's cache")
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
         if limit is not None and (rows := part.sinks + part.window) >= limit:
@@ -263,7 +269,7 @@ class LoadedDrafterContext:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the drafter's name before a UsageError, or an UnsupportedModelError as DataError."""
+        """Name the drafter in a UsageError of the block; raise DataError for unsupported models."""
         try:
             yield
         except UsageError as error:
@@ -272,9 +278,10 @@ class LoadedDrafterContext:
             raise DataError(f"`drafter` {self._name}: {error}") from error
 
     def memory(self, make_memory: Callable[[], Made]) -> Made:
-        """Return this cell's memory over these models, made by the first caller.
+        """Return what `make_memory` made at its first call for this cell and these models.
 
-        Rows of a batch remember apart: a text does not depend on its neighbours.
+        It lasts as long as the models, or until `forget_memories`. In a batch every call returns a
+        new one, since a text must not depend on its neighbours.
         """
         if self._batch is not None:
             return make_memory()
@@ -293,7 +300,7 @@ class LoadedDrafterContext:
 
 
 def in_row(lm: LM, batch: Batch | None, order: int, cell: Cell) -> LM:
-    """Return `lm` in a row of `batch`, if there is one, and with rank 0's scores if ranks share."""
+    """Return `lm` in a row of `batch`, if there is one; with rank 0's scores, if there are more."""
     lm = lm if batch is None else BatchedLM(lm, batch, order)
     return InStepLM(lm) if cell.ranks > 1 else lm
 

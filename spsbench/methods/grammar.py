@@ -32,7 +32,11 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "GrammarTokens"]] = WeakKeyDictionary()
 
 
 def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
-    """Return the constraint of one generation; None: the cell has none, and any text may follow."""
+    """Return a new constraint for one generation of a cell over loaded models; None: it has none.
+
+    A JSON text is closed within its budget unless `leave_open`. DataError: as `tokens_of` and
+    `matcher`.
+    """
     kind = constraint_kind(cell)
     if kind is None:
         return None
@@ -43,7 +47,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
 
 
 def tokens_of(loaded: Loaded) -> "GrammarTokens":
-    """Return the tokens of a model as llguidance reads them, made once for each tokenizer."""
+    """Return a model's tokens for llguidance, made once a tokenizer; DataError: not readable."""
     kept = _KEPT.setdefault(loaded.tokenizer, {})
     key = loaded.vocab_size, loaded.eos
     if key not in kept:
@@ -83,11 +87,11 @@ class GrammarTokens:
         self._matchers: dict[tuple[str, str], Any] = {}
 
     def closer(self, mask: Numbers, before: Path) -> int:
-        """Return the token of a mask [V] that leads most likely to the end of a JSON text.
+        """Return the token allowed by `mask` [V] that leads most likely to the end of a JSON text.
 
-        Args:
-            before: tokens of the end so far; those of the same string or number are repeated last,
-                since its pattern may ask for another one.
+        In a string (where `q` or `Q` is allowed) that is the quote, else a single character;
+        elsewhere `CLOSERS` tells. `before` has the tokens of the end so far: those of the same
+        string or number are repeated last, since its pattern may ask for another one.
         """
         order = self._order.copy()
         letters, quotes = ([token for token in some if mask[token]] for some in self._marks)
@@ -109,7 +113,7 @@ class GrammarTokens:
 
     @cached_property
     def _order(self) -> Numbers:
-        """[V] the lower the sooner: by the first character, then by length."""
+        """Return [V] ranks, lower is sooner: by first character (`CLOSERS`), then by length."""
         place = {ord(letter): at for at, letter in enumerate(CLOSERS)}
         others = len(CLOSERS)
         return np.array(
@@ -159,7 +163,10 @@ class MatcherAutomaton:
         self._read: list[int] = []
 
     def allowed(self) -> Tensor:
-        """Return [V] bool, the tokens that may follow; all False at a dead end of the grammar."""
+        """Return [V] bool, the tokens that may follow; EOS ids only where the text may end.
+
+        All are False at a dead end of the grammar. DataError: the matcher fails for another reason.
+        """
         mask = self._mask(self._matcher)
         if self._matcher.is_error():
             if not str(self._matcher.get_error()).startswith(DEAD_END):
@@ -169,10 +176,9 @@ class MatcherAutomaton:
         return torch.from_numpy(mask)
 
     def advance(self, token: int) -> bool:
-        """Read a token; false where there is no such state.
+        """Read a token and return true; false, with the state as before, where it cannot follow.
 
-        What `validate_tokens` would allow is more than what a mask does, so the mask decides
-        which tokens are drawn; here a wrong token must only leave the state as it is.
+        Which tokens are drawn the mask decides, since `validate_tokens` allows more than it does.
         """
         if int(self._matcher.try_consume_tokens([token])) != 1:
             if self._matcher.is_error():
@@ -182,9 +188,9 @@ class MatcherAutomaton:
         return True
 
     def back(self, tokens: int) -> None:
-        """Return to the state before the last `tokens` tokens.
+        """Return to the state before the last `tokens` tokens, by reading the others again.
 
-        Not by the matcher's `rollback`, after which llguidance 1.9 makes wrong masks: in nested
+        The matcher's `rollback` is not used: after it llguidance 1.9 makes wrong masks: in nested
         objects it allowed tokens that it then refused to read.
         """
         if tokens:

@@ -46,7 +46,7 @@ def greatest_batch(sizes: Sequence[int]) -> Batch | None:
 
 
 def together(batch: Batch | None, calls: Sequence[Callable[[], Made]]) -> list[Made]:
-    """Return what `calls` return, in their order: run as rows of `batch` if they are several."""
+    """Return what `calls` return, in order; several run as rows of `batch`, if there is one."""
     if batch is None or len(calls) == 1:
         return [call() for call in calls]
     return [row.result for row in sorted(batch.run(calls), key=lambda row: row.number)]
@@ -109,7 +109,11 @@ class RoundMeter:
         self._turns: list[Floats] = []
 
     def turn(self) -> None:
-        """Time one round of each K in each size of batch; `of` returns what was measured."""
+        """Time `times` rounds of each K, shuffled, in each size of batch; keep medians for `of`.
+
+        Texts begin anew at the first turn, and where they have no room for another. Before the
+        rounds of each size one of the least K is made and not counted, since the first is slower.
+        """
         if not self._rows or max(self._written) + self._turn > self._room:
             self._begin()
         readings = np.empty((5, len(self.sizes), len(self.ks)))
@@ -123,10 +127,10 @@ class RoundMeter:
         self._turns.append(readings)
 
     def of(self, turns: Sequence[int]) -> Floats:
-        """Return [T, 5, B, K] of some turns, by size of batch and K.
+        """Return [T, 5, B, K] of the turns with these numbers, by size of batch and K.
 
         The 5 are tokens drafted a text, seconds of draft, target and whole round, and tokens cached
-        before.
+        before the round.
         """
         return np.stack([self._turns[turn] for turn in turns])
 
@@ -150,7 +154,11 @@ class RoundMeter:
         return iter(decoder(prompt, limits=limits, warp=self._warp, noise=noise, stop=never))
 
     def _round(self, size: int, k: int) -> tuple[float, ...]:
-        """Make a round of K = `k` in the first `size` texts together; return its row of `of`."""
+        """Make a round of K = `k` in the first `size` texts together; count the tokens they emit.
+
+        Returns tokens drafted (mean by text), seconds of draft and of target (of the first text)
+        and of the whole round, and tokens cached before it (mean).
+        """
         self._schedule.requested = k
         context = self._context + float(np.mean(self._written[:size]))
         began = time.perf_counter()
@@ -163,10 +171,10 @@ class RoundMeter:
 
 
 def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
-    """Measure and keep costs for a request whose schedule asks for them, if none are kept.
+    """Measure and keep costs for a request with `costs=here` for which none are kept.
 
-    Nothing is measured while other work runs or in a short context: the processor's usual costs
-    hold then.
+    Nothing is done for other requests, or in a context too short to measure in. Costs measured
+    while other work ran are dropped: the processor's usual ones hold then. A log line says which.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None:
         return
@@ -185,10 +193,10 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
 
 
 def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
-    """Return the costs of rounds by the model of a cell's drafter, over a random text.
+    """Return costs of rounds by the cell's drafter, of a hybrid its second, over a random text.
 
-    All depths are measured in turns, of which the fastest counts: what else a machine does only
-    adds time, and a slow moment of one depth would tilt the cost of a row.
+    All depths (K of `DEPTHS`) are measured in turns with the usual verifier, and the fastest turn
+    of each counts: what else a machine does only adds time. UsageError: `resolve` refuses the cell.
     """
     drafter = cell.drafter
     if drafter.name == HYBRID:
@@ -211,10 +219,10 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
 def to_round_costs(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     """Return costs in plain rounds from seconds of rounds of 0, 1, 2, ... drafted tokens.
 
-    The first row counts as the second: what more a round with a draft takes is its own.
-
-    Args:
-        seconds: (of drafting, of the rest of a round) by drafted tokens, at least for 0, 1 and 2.
+    `seconds` has (of drafting, of all else in the round) by drafted tokens, at least for 0, 1 and
+    2. A token costs the mean rise of drafting after the first; rows, summed up, the rise of all
+    else. The first row counts as the second; what more the first token takes is `fixed`. None is
+    negative.
     """
     drafting, others = zip(*seconds, strict=True)
     plain, first, deepest = others[0], others[1], len(seconds) - 1

@@ -12,10 +12,9 @@ from spsbench.settings.processors import OF_ANSWER, Processors, ProcessorSetting
 
 
 def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
-    """Return the processors of the texts of a cell; None: all are off.
+    """Return the processors of a cell's texts in the target's token ids; None: all are off.
 
-    Raises:
-        DataError: a bias or a bad word that is not the tokenizer's.
+    They know no EOS ids where the cell ignores them. DataError: as `biases_of` and `words_of`.
     """
     settings = cell.processors
     if not settings.changed:
@@ -35,11 +34,7 @@ def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
 
 
 def as_requested(settings: ProcessorSettings, tokenizer: Any) -> dict[str, Any]:
-    """Return the options that are on as requests to servers take them: biases by token id.
-
-    Raises:
-        DataError: as `biases_of`.
-    """
+    """Return the options that are on, with biases by token id; DataError: as `biases_of`."""
     biases = biases_of(settings, tokenizer, None)
     return settings.changed | ({"logit_bias": biases} if biases else {})
 
@@ -47,14 +42,10 @@ def as_requested(settings: ProcessorSettings, tokenizer: Any) -> dict[str, Any]:
 def biases_of(
     settings: ProcessorSettings, tokenizer: Any, vocab_size: int | None
 ) -> tuple[tuple[int, float], ...]:
-    """Return (token, bias) of each `logit_bias`: its token is an id, or the text of one.
+    """Return (token id, bias) of each `logit_bias`, in order; its token is an id or a token's text.
 
-    Args:
-        vocab_size: ids are below it; None: not checked.
-
-    Raises:
-        DataError: an id outside the vocabulary, a text of several tokens or without a tokenizer
-            here, or two biases of one token.
+    Ids must be below `vocab_size`; None: not checked. Raises DataError for an id outside the
+    vocabulary, a text that is not one token or has no tokenizer here, and a second bias of a token.
     """
     biases: dict[int, float] = {}
     for text in settings.logit_bias:
@@ -74,10 +65,9 @@ def biases_of(
 def words_of(
     settings: ProcessorSettings, tokenizer: Any, eos: frozenset[int] = frozenset()
 ) -> tuple[Path, ...]:
-    """Return the tokens of each of `bad_words`, as it is written alone and after a space.
+    """Return the tokens of each of `bad_words`, as written alone and then after a space; each once.
 
-    Raises:
-        DataError: a word without tokens or without a tokenizer here, or one that ends a text.
+    DataError: a word that has no tokens or is one of `eos`, or no tokenizer here.
     """
     words: dict[Path, None] = {}
     for word in settings.bad_words:
@@ -91,7 +81,7 @@ def words_of(
 
 
 def encode_bare(text: str, tokenizer: Any, where: str) -> list[int]:
-    """Return the ids of a text, without those that begin a prompt; DataError: no tokenizer."""
+    """Return the ids of a text without special tokens; DataError (by `where`): no tokenizer."""
     if tokenizer is None:
         raise DataError(f"{where} without a tokenizer here: expected one. Name it with `target`")
     if isinstance(tokenizer, IdTokenizer):

@@ -32,16 +32,18 @@ Resolver = Callable[[CellRequest], Cell]
 def resolve(
     request: CellRequest, vocabularies: Callable[[Cell], Vocabularies | None] = lambda cell: None
 ) -> Cell:
-    """Check every name, argument and pairing of a request before a model is loaded.
+    """Check every name, argument and pairing of a request, and return its cell. No model is loaded.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
-    drafts that come by rule. A schedule's `costs=here` become numbers. A drafter over a draft model
-    gets the one that comes with a bundled target, where none is named: of a plug-in only its plan
-    says that it takes one. A draft model with another vocabulary drafts by tokens or by strings.
+    drafts that come by rule; the guarantee is that of its class. A schedule's `costs=here` become
+    numbers. A drafter over a draft model gets the one that comes with a bundled target, where none
+    is named. Where its vocabulary differs from the target's, drafter `model` becomes one that
+    drafts by shared tokens or by strings, with a note. Of an engine elsewhere only options and
+    decoder are checked.
 
     Args:
         vocabularies: returns the vocabularies of target and draft model where they differ, else
-            None; called last.
+            None; called last, for drafter `model` with a decoder that has no rules of its own.
 
     Raises:
         UsageError: what is requested is unknown, out of range, or does not go together.
@@ -87,10 +89,10 @@ def resolve(
 
 
 def resolve_valid(requests: Iterable[CellRequest], resolver: Resolver = resolve) -> list[Cell]:
-    """Return the cells of the valid requests in order, each once; log what is left out, and why.
+    """Return the distinct cells (by id) of the requests that `resolver` accepts, in order.
 
-    Raises:
-        UsageError: a request is not valid, and none of the valid ones drafts; the first reason.
+    Logs each reason for which others are left out, with their methods. Raises UsageError with the
+    first reason where a request was refused and no accepted cell drafts.
     """
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}  # reason -> methods
@@ -116,7 +118,7 @@ def check_warp(configuration: Configuration) -> None:
 
 
 def check_constraint(cell: CellRequest) -> None:
-    """Raise UsageError for a constraint that decoder, ranks or sampling do not allow."""
+    """Raise UsageError for a constraint that decoder, number of ranks or sampling do not allow."""
     kind = constraint_kind(cell)
     if kind is None:
         return
@@ -131,7 +133,7 @@ def check_constraint(cell: CellRequest) -> None:
 
 
 def check_processors(request: CellRequest) -> None:
-    """Raise UsageError for logits processors that no text can follow, or that the decoder lacks."""
+    """Raise UsageError for processors that the decoder lacks, or least tokens above the most."""
     if request.min_new_tokens > request.max_new_tokens:
         raise UsageError(
             f"`min_new_tokens` {request.min_new_tokens} with `max_new_tokens` "
@@ -152,7 +154,10 @@ def check_processors(request: CellRequest) -> None:
 
 
 def resolve_elsewhere(request: CellRequest, decoder: type[Decoder]) -> Cell:
-    """Return a cell whose engine is elsewhere; UsageError: a drafter or verifier is named."""
+    """Return the cell of an engine elsewhere, without a look at any model.
+
+    UsageError: it names a drafter or verifier, the decoder refuses it, or sampling is out of range.
+    """
     if request.drafter.name not in (ENGINES_OWN.name, "none") or request.verifier != AUTO:
         raise UsageError(
             f"`decoder` {request.decoder} with `drafter` {request.drafter}, `verifier` "
@@ -173,10 +178,11 @@ def check_weights(cell: Cell, what: str) -> None:
 
 
 def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
-    """Return the request with a drafter for two vocabularies, and note which.
+    """Return the request with drafter `tli` (shared tokens) or `slem` (strings), and log which.
 
-    By shared tokens where the cell samples and they are many, else by strings. A requested verifier
-    that cannot follow a draft by strings selects shared tokens.
+    It is `tli` where the requested verifier cannot follow chains drafted by rule, as those by
+    strings are, or where the cell samples and the vocabularies share at least `LARGE` of a text's
+    tokens.
     """
     named = request.verifier
     needs_probs = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
@@ -217,7 +223,7 @@ def check_draft_use(cell: Cell, plan: Plan) -> None:
 
 
 def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
-    """Raise UsageError unless a decoder of another library has this drafter, rule, and K."""
+    """Raise UsageError unless the decoder has this drafter with this rule, and K is constant."""
     rules = decoder.rules or {}
     if rules.get(cell.drafter.name) == str(cell.verifier) and cell.k is not None:
         return
@@ -229,7 +235,7 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
 
 
 def warp_of(cell: Cell) -> Warp:
-    """Return the warp of `cell`, as the target's engine makes probs."""
+    """Return the cell's warp, of the class that the target's engine names, else `Warp`."""
     engine = make("engines", cell.target.engine)
     kind: type[Warp] = getattr(engine, "warp", Warp)
     return kind(**asdict(cell.warp))

@@ -62,7 +62,11 @@ def asks_for_costs(cell: CellRequest) -> bool:
 
 
 def with_costs(cell: CellRequest) -> CellRequest:
-    """Return the request with kept or usual costs in the place of `costs=here`; else as it is."""
+    """Return the request with numbers for its schedule's `costs=here`; any other as it is.
+
+    They replace its `draft`, `row` and `fixed`: costs kept for this machine, else those usual for a
+    GPU or for the processor's instructions.
+    """
     if not asks_for_costs(cell):
         return cell
     schedule = cell.schedule
@@ -76,7 +80,7 @@ def with_costs(cell: CellRequest) -> CellRequest:
 
 
 def _card(cell: CellRequest) -> str | None:
-    """Return the name of the GPU that the target runs on; None: no GPU, and torch stays out."""
+    """Return the name of the target's GPU; None: it runs on the CPU, and torch is not imported."""
     device = "cpu" if cell.target is None else cell.target.device
     if device == "cpu":
         return None
@@ -89,7 +93,7 @@ COSTS = ("costs", *RoundCosts._fields)
 
 
 def known_costs(cell: CellRequest) -> RoundCosts | None:
-    """Return the costs of a cell's models that are kept for this machine; None: there are none."""
+    """Return the costs kept for a cell's models on this machine, and remember them; None: none."""
     key = key_of(cell)
     if key not in _known:
         path = costs_file()
@@ -101,7 +105,7 @@ def known_costs(cell: CellRequest) -> RoundCosts | None:
 
 
 def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
-    """Keep costs for this process, and for later ones where the cache can be written."""
+    """Keep costs for this process and, where the cache can be written, for later ones."""
     _known[key_of(cell)] = costs
     path = costs_file()
     if path is not None:
@@ -119,7 +123,7 @@ def key_of(cell: CellRequest) -> str:
 
 
 def costs_file() -> Path | None:
-    """Return the file for this machine and these versions; None without a cache of the user's."""
+    """Return the file for this processor, threads and versions; None: no cache of the user's."""
     folder = own_folder(FOLDER)
     if folder is None:
         return None

@@ -39,12 +39,9 @@ class LostRankError(UnavailableError):
 def join_group(timeout: float = RANK_TIMEOUT) -> None:
     """Join the process group of the ranks that torchrun started; a second call does nothing.
 
-    Args:
-        timeout: seconds that an exchange may take, later than here.
-
-    Raises:
-        LostRankError: a rank did not join within `MEETING` seconds.
-        UsageError: torchrun did not start this, or more ranks on this machine than accelerators.
+    Waits for all ranks and takes this one's accelerator; a later exchange may take `timeout`
+    seconds. Raises LostRankError where a rank did not join within `MEETING` seconds, and UsageError
+    where torchrun did not start this, or more ranks on this machine than accelerators.
     """
     global _timeout
     if _timeout is not None:
@@ -75,7 +72,7 @@ def join_group(timeout: float = RANK_TIMEOUT) -> None:
 def backend_of(here: Ranks) -> str:
     """Return the backends of this rank: gloo for the host, NCCL for accelerators if there are any.
 
-    This rank takes the accelerator of its own number on its machine; UsageError: there are fewer.
+    Selects the accelerator of this rank's number on its machine; UsageError: there are fewer.
     """
     if not torch.cuda.is_available():
         return "gloo"
@@ -117,7 +114,7 @@ class InStepLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens as the session does; return rank 0's logits and states, own experts."""
+        """Feed tokens as the session does; return rank 0's logits and states, but own experts."""
         logits, hidden, experts = self._lm.append(tokens, keep, parents)
         self._fed.append(send(tokens, logits.device))
         states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}

@@ -25,8 +25,7 @@ from spsbench.store.starts import Provenance
 def describe_worker(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return field -> value, flat: Python, this package's code, its libraries, files of the models.
 
-    Raises:
-        SpsError: a model's file cannot be read.
+    SpsError: a file in `folders`, one folder a model, cannot be read.
     """
     python = platform.python_version_tuple()
     values: dict[str, Any] = {"python": ".".join(python[:2]), "spsbench.code": code()}
@@ -46,9 +45,8 @@ def code() -> str:
 def worker_provenance(devices: Iterable[str], workers: int = 1) -> Provenance:
     """Return the provenance of this machine, with threads, workers if several, and a card if any.
 
-    Args:
-        devices: those that models run on; of several cards the last one is named.
-        workers: on it at once: they share its memory, so times depend on how many there are.
+    Of `devices`, on which models run, the last card is named. `workers` run on it at once: they
+    share its memory, so times depend on how many there are.
     """
     record = provenance()
     record.threads = torch.get_num_threads()
@@ -65,11 +63,7 @@ def _release(version: str | None) -> str | None:
 
 
 def check_same_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to work in another environment than the driver's.
-
-    Raises:
-        MismatchError: names every field that differs.
-    """
+    """Raise MismatchError, with each field in which `here` differs from the driver's `expected`."""
     if mismatches := differences(expected, here):
         raise MismatchError.of(
             f"another environment (worker on {socket.gethostname()}): expected what the driver "

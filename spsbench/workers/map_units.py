@@ -41,16 +41,13 @@ def map_units(
 ) -> None:
     """Have workers make all units, one at a time each, until `stop` says so.
 
-    Args:
-        units: taken one at a time, as workers become free.
-        take: takes a unit and its result, or the exception that it raised; what it writes is on
-            disk when it returns.
-        threads: each worker's, as the user asked; None = its share of the machine.
-        stop: polled at least once a second; True ends the workers with what they are at.
+    A unit is taken when a worker is free. `take` gets it with its result, or with the exception
+    that it raised, in the order in which they end; what it writes is on disk when it returns.
+    `threads` are each worker's (None: its share of the machine), `device` is where Ray's compute.
+    `stop` is asked at least once a second; once it is true workers are ended with what they are at.
 
-    Raises:
-        UnavailableError: no worker, or one that has ended.
-        SpsError: what a worker says that cannot work.
+    Raises UnavailableError where there is no worker or one has ended, and the SpsError of a worker
+    that cannot work.
     """
     waiting, running = iter(units), 0
     with pool_of(settings, work, threads, device) as pool:
@@ -73,8 +70,7 @@ def pool_of(
 ) -> AbstractContextManager[Pool]:
     """Return workers of `threads` each (None: a share), Ray's on `device`; the context ends them.
 
-    Raises:
-        UnavailableError: no Ray, or no cluster.
+    UnavailableError: no Ray, no cluster, or no room for a worker in it.
     """
     if settings.kind == PROCESSES:
         count = int(settings.argument)
@@ -103,10 +99,9 @@ class ProcessPool(AbstractContextManager[Pool]):
             pipe.send(unit)
 
     def finished(self) -> Iterator[tuple[Any, bytes]]:
-        """Yield the units that have ended by now, or within a second.
+        """Yield (unit, packed result) of units that have ended by now, or within a second.
 
-        Raises:
-            UnavailableError: a process has ended; names its signal or exit code.
+        UnavailableError: a process has ended; it names the signal or exit code.
         """
         ready: list[Any] = wait(list(self._busy), TICK)
         for pipe in ready:
@@ -119,7 +114,7 @@ class ProcessPool(AbstractContextManager[Pool]):
             yield self._busy.pop(pipe), packed
 
     def _started(self) -> Connection:
-        """Start a process, which Ctrl-C does not reach: no module of the directory is imported."""
+        """Start a worker, beyond the reach of Ctrl-C, send it the work, and return its pipe."""
         pipe, worker_end = Pipe()
         handle = worker_end.fileno()
         program = PROGRAM.format(sys.path, handle)
@@ -143,7 +138,7 @@ class ProcessPool(AbstractContextManager[Pool]):
 
 
 def serve_units(handle: int) -> None:
-    """Be the process of a worker, until the driver ends."""
+    """Make each unit that the pipe `handle` brings, and send its result, until the driver ends."""
     pipe = Connection(handle)
     driver, packed = pipe.recv()
     if sys.platform == "linux":

@@ -78,10 +78,9 @@ class RayPool(AbstractContextManager[Pool]):
         self._busy[actor.run.remote(unit)] = actor, unit
 
     def finished(self) -> Iterator[tuple[Any, bytes]]:
-        """Yield the units that have ended by now, or within a second.
+        """Yield (unit, packed result) of units that have ended by now, or within a second.
 
-        Raises:
-            UnavailableError: Ray has restarted an actor too often over one unit.
+        UnavailableError: Ray has restarted an actor too often over one unit.
         """
         ready, _ = self._ray.wait(list(self._busy), timeout=TICK)
         for result in ready:
@@ -100,10 +99,10 @@ class RayPool(AbstractContextManager[Pool]):
 
 
 def connect_to_ray(address: str) -> Any:
-    """Return Ray, connected to the cluster at an address; without one a cluster is started.
+    """Return Ray, connected to the cluster at an address; for "" a cluster is started here.
 
-    Raises:
-        UnavailableError: Ray is not installed, is connected already, or no cluster is there.
+    Sets variables of Ray that are not set; handlers of SIGINT and SIGTERM stay. UnavailableError:
+    Ray is not installed, is connected already, or no cluster is there.
     """
     for name, value in (QUIET if address else QUIET | PLAIN).items():
         os.environ.setdefault(name, value)  # Ray reads some of them while it is imported
@@ -132,11 +131,7 @@ def connect_to_ray(address: str) -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Refuse HOST:PORT where nothing listens: Ray itself would ask for five minutes.
-
-    Raises:
-        OSError: nothing does.
-    """
+    """Raise OSError where nothing listens at HOST:PORT: Ray itself would ask for five minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         name = host.removeprefix("ray://").strip("[]")  # an IPv6 address has these

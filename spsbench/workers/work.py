@@ -45,7 +45,7 @@ class Runner:
         self._work: Work | None = None
 
     def run(self, unit: Any) -> bytes:
-        """Return, pickled, whether this worker can work, and the result of a unit or its error."""
+        """Return, pickled, (can this worker work, a unit's result or error); prepare it first."""
         if self._work is None:
             try:
                 work: Work = pickle.loads(self._packed)
@@ -69,7 +69,7 @@ def portable(error: Exception) -> Exception:
 
 
 def worker_refusal(error: Exception) -> Exception:
-    """Return the error of a worker that cannot begin."""
+    """Return an SpsError or one of memory as it is; any other becomes an UnavailableError."""
     if isinstance(error, SpsError) or is_out_of_memory(error):
         return error
     return UnavailableError(

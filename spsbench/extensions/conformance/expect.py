@@ -55,7 +55,7 @@ def parts_of(checked: Any) -> dict[str, tuple[str, str]]:
 
 
 def expectation_of(checked: Any) -> Expectation:
-    """Return the results of a check, as the file of an expectation has them."""
+    """Return versions, verdicts and, where it has them, power and counts by position of a check."""
     versions = {"sps": __version__, "engine": checked.engine, "model": checked.model}
     parts = {name: verdict for name, (verdict, _) in parts_of(checked).items()}
     current = Expectation(checked.plan.level, versions, parts)
@@ -67,11 +67,7 @@ def expectation_of(checked: Any) -> Expectation:
 
 
 def read_expectation(path: Path) -> Expectation:
-    """Read the file of an expectation.
-
-    Raises:
-        DataError: other fields than such a file has. SpsError: as `read_toml`.
-    """
+    """Read the file of an expectation; SpsError: as `read_toml`, DataError: other fields in it."""
     what = "an expectation that `write_expect` wrote"
     try:
         return msgspec.convert(read_toml(path, what), Expectation)
@@ -114,7 +110,8 @@ def deliver(
     """Read what is expected, and return what writes the other files when a check is done.
 
     It takes a check's result, and returns what is worse than expected (nothing without `expect`),
-    and a log of SARIF. SpsError, here: a file cannot be read, or will not be writable.
+    and a log of SARIF. SpsError, here: `expect` cannot be read, or another file will not be
+    writable.
     """
     expected = None if expect is None else read_expectation(expect)
     for path in filter(None, (write_expect, junit)):

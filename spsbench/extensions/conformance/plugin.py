@@ -59,7 +59,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Yield the server under test; one that a command starts ends after the tests.
+    """Yield the server under test once it answers; one that a command starts ends after the tests.
 
     Settings are of options, SPS_* or ini, in this order; without an address tests are skipped.
     pytest.UsageError: a budget or `undecided` that is none.
@@ -97,10 +97,9 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def wait_until_ready(url: str, process: Any) -> None:
-    """Wait until `/v1/models` answers; fail the test where it does not.
+    """Wait until `/v1/models` at `url` answers; fail the test where it does not.
 
-    Args:
-        process: the server's, which has `READY` seconds; None: it must answer at once.
+    The server's `process` has `READY` seconds, if it lives; None: the server must answer at once.
     """
     from urllib.request import urlopen
 
@@ -120,10 +119,8 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
     """Run parts of `sps check`; return its results in JSON if all held and are as expected.
 
     Else the test fails; it is an expected failure where nothing could be decided in the server's
-    budget, unless `undecided` is fail.
-
-    Args:
-        options: those of `sps check`; None is left out, True is a flag, a list is repeated.
+    budget, unless `undecided` is fail. `options` are those of `sps check`: None is left out, True
+    is a flag, a list is repeated.
     """
     __tracebackhide__ = True
     weights = server.weights if BY_WEIGHTS & {*parts} else None

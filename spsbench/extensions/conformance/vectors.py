@@ -54,11 +54,8 @@ class Given:
 def write_vectors(path: Path, specs: Sequence[Spec] = ()) -> int:
     """Write the vectors of `specs`, or of our exact rules; return their number.
 
-    Args:
-        path: ends in .json, or in .txt for plain lines.
-
-    Raises:
-        UsageError: another ending, or a rule that changes the distribution.
+    `path` ends in .json, or in .txt for plain lines. UsageError: another ending, or a rule that
+    changes the distribution; WriteError: the file cannot be written.
     """
     if path.suffix not in (".json", ".txt"):
         raise UsageError(f"`vectors` {path}: expected a name that ends in .json or .txt")
@@ -77,9 +74,7 @@ def vectors_of(spec: Spec) -> Iterator[dict[str, Any]]:
     """Yield the vectors of a rule, with every shape and way to draw that it accepts.
 
     Each has a seed of its own; a slot of which no seed of `TRIES` gives a vector has none.
-
-    Raises:
-        UsageError: the rule changes the distribution.
+    UsageError: the rule changes the distribution.
     """
     rule: Verifier = make("verifiers", spec)
     if rule.guarantee is not Guarantee.EXACT:
@@ -101,11 +96,11 @@ def vector_of(
 ) -> dict[str, Any] | None:
     """Return one vector; None where it does not depend on the slot, or rounding could change it.
 
-    Args:
-        shape: [N] parents of the drafted tokens.
-        slot: which uniform is moved to the edge of the verdict, in the order of their requests and
-            over and over: below it, in the next turn above.
-        seed: names the distributions, the draft and the uniforms.
+    `shape` [N] has the parents of the drafted tokens; `seed` names the distributions, the draft and
+    the uniforms. Uniform `slot`, in the order of their requests and over and over, is moved to the
+    edge of the verdict: below it, in the next turn above. The vector has drawn, parents, draft, q,
+    p, uniforms, accepted, tokens and, again, q, p and uniforms in `hex`. None too where siblings
+    run out.
     """
     stream = random.Random(seed)
     drafted = round_of(shape, drawn, stream)
@@ -166,7 +161,7 @@ def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: b
 def round_of(
     shape: Sequence[int], drawn: Drawn, stream: random.Random
 ) -> tuple[Draft, Tensor] | None:
-    """Return a draft of a shape and [N + 1, V] q, the context's first; None: siblings run out."""
+    """Draw a draft of a shape, and make [N + 1, V] q, context first; None: siblings run out."""
     vocab = max(map(shape.count, shape), default=1) + stream.randrange(1, 3)
     pair = ToyPair(vocab, stream.randrange(1 << 30), KINDS)
     paths: list[tuple[int, ...]] = [()]

@@ -61,13 +61,11 @@ def with_model(arguments: list[str]) -> list[str]:
 
 
 def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `Pair.generation` from `generation_kwargs`: truncating, greedy by default.
+    """Return options of `Pair.generation` from a task's `generation_kwargs`.
 
-    It samples with `do_sample`, or with a temperature where that is not named. Greedy options keep
-    the processors alone.
-
-    Raises:
-        UsageError: one that is not known, with a value that would change a text.
+    They truncate prompts, are greedy unless `do_sample` is true (where it is absent: the
+    temperature above 0), and then keep no sampling but the processors. `MAX_TOKENS` are made where
+    no limit is given. UsageError: an unknown option, unless its value changes no text.
     """
     kwargs = {n: v for n, v in kwargs.items() if v is not None and (n, v) not in NEUTRAL.items()}
     if unknown := [n for n in kwargs if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
@@ -136,7 +134,7 @@ class PairModel:
         return Scorer(self.pair.loaded.target, self.pair.loaded.vocab_size)
 
     def _model_call(self, inps: Any, **_: Any) -> Any:
-        """Return [B, n, V] logits of a plain pass of the target in float32."""
+        """Return [B, n, V] logits after [B, n] tokens, by a plain pass of the target in float32."""
         import torch
 
         from spsbench.audit.statistical.forward import precise

@@ -72,9 +72,9 @@ class Proposer:
     ) -> list[list[int]]:
         """Return the draft of each row, of at most K tokens, and as the model's context allows.
 
-        Args:
-            sampled_token_ids: the new tokens of each row; none for a part of a prompt: no draft.
-            num_tokens_no_spec, token_ids_cpu: [rows], [rows, longest] all tokens of the texts.
+        `sampled_token_ids` are the new tokens of each row; without any, in a part of a prompt, it
+        has no draft. `token_ids_cpu` [rows, longest] are the texts, as long as `num_tokens_no_spec`
+        [rows].
         """
         drafts = []
         for i, sampled in enumerate(sampled_token_ids):
@@ -84,7 +84,7 @@ class Proposer:
         return drafts
 
     def _draft(self, row: Row, new: int, k: int) -> list[int]:
-        """Return a valid draft of at most `k` tokens, as `RuleDrafts.draft`; none if that fails."""
+        """Return at most `k` tokens, up to an unknown id; if it fails [], with one warning ever."""
         try:
             tokens = map(int, self._source.draft(row, new, k)[:k])
             return list(takewhile(range(self._vocab).__contains__, tokens))
@@ -108,7 +108,11 @@ class RuleDrafts:
         self._texts: dict[bytes, list[tuple[list[int], Any]]] = {}  # tokens -> them, and drafter
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return the chain after a text whose `new` last tokens are new."""
+        """Return a chain, maybe of more than `k` tokens, after a text with `new` new last tokens.
+
+        It goes on with the drafter of the text before them, else with a new one; of too many texts
+        the one that was kept first is dropped.
+        """
         before = row[: len(row) - new]
         same = self._texts.pop(before.tobytes(), [])
         tokens, drafter = same.pop() if same else self._begin(before)
@@ -150,7 +154,7 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return drafts[i] of the file as it is, i tokens after the longest prompt, uncut."""
+        """Return drafts[i] of the file, uncut, i tokens after its longest fitting prompt; or ()."""
         if self._read_at != self._path.stat().st_mtime_ns:
             self._read()
         for length, by_prompt in self._drafts.items():

@@ -19,8 +19,7 @@ KEY = "spsbench"  # names `Proposer`'s options in vLLM's additional config
 def open_rule(spec: Spec) -> Any:
     """Return a new drafter of chains that needs the tokens of the text alone.
 
-    Raises:
-        UsageError: another drafter, or arguments that it refuses or that need more than the tokens.
+    UsageError: another drafter, or arguments that it refuses or that need more than the tokens.
     """
     inner = [spec]
     if spec.name == HYBRID:
@@ -46,8 +45,7 @@ def open_rule(spec: Spec) -> Any:
 def serving(drafter: str, k: int, target: str) -> tuple[dict[str, dict[str, Any]], str]:
     """Return vLLM's two options that make it draft so, by flag without `--`, and its command line.
 
-    Raises:
-        UsageError: text that is no spec, or as `open_rule`.
+    UsageError: `drafter` is no spec, or one that `open_rule` refuses.
     """
     try:
         open_rule(Spec.parse(drafter))

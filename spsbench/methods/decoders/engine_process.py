@@ -84,7 +84,7 @@ class EngineProcess:
         return answer
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line as JSON; UnavailableError, and an end, if none comes in time."""
+        """Return the next line as JSON; without one in time close, and raise UnavailableError."""
         until = time.monotonic() + self._timeout
         while b"\n" not in self._left:
             ready, _, _ = select.select([self._output], [], [], max(0.0, until - time.monotonic()))
@@ -149,7 +149,11 @@ class EngineDecoder(Decoder):
         threads: int = 0,
         timeout: float = 600.0,
     ) -> Self:
-        """Return a decoder over a process of these options, or a new one; K = 0: no draft."""
+        """Return a decoder over the process of these options, which is started if none runs.
+
+        At K = 0 it has no draft. MissingError: interpreter, engine or model is not there, or fails
+        to load.
+        """
         options = {
             "path": str(Path(path).expanduser()),
             "draft": draft if context.cell.k else "",
@@ -163,7 +167,7 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
-        """Raise MissingError for a path that is missing, UsageError where K is not constant."""
+        """Raise MissingError for a missing path or draft, UsageError where K is not constant."""
         args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))

@@ -65,7 +65,11 @@ class LlamaCpp:
         return list(self._model.tokenize(content.encode(), special=True))
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length."""
+        """Return `blocks` after `ids` and `finish` (eos, stop or length), from an empty cache.
+
+        A block is (tokens, seconds since `began`, tokens drafted for it). `request` has the warp,
+        the limit `tokens`, `k`, `seed`, `stop` and `ignore_eos`.
+        """
         import llama_cpp
 
         vocabulary = llama_cpp.llama_model_get_vocab(self._model.model)
@@ -137,7 +141,12 @@ class OpenVino:
         return [int(token) for token in encoded.data[0]]
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
-        """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length."""
+        """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length.
+
+        A block is (tokens, seconds since `began`, tokens drafted for it: 0, or -1 with a draft, as
+        they are not told). `request` has the warp, the limit `tokens`, `k`, `seed`, `stop` and
+        `ignore_eos`.
+        """
         import numpy as np
         import openvino
 
@@ -188,7 +197,9 @@ ENGINES: dict[str, type[Any]] = {"llamacpp": LlamaCpp, "openvino": OpenVino}
 def serve_engine(name: str, options: dict[str, Any]) -> None:
     """Load an engine and write its version, then an answer to each line of the standard input.
 
-    Both directions are JSON, a line each; a failure is `error`, and one to load is the last line.
+    Both directions are JSON, a line each. An answer has blocks, finish, text (cut at stop strings)
+    and prompt_tokens; a failure is `error`, and one to load is the last line. What the engine
+    prints goes to the standard error.
     """
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer

@@ -152,7 +152,7 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """Raise DataError if drafts would not fit a context; the last token needs no draft."""
+        """Raise DataError if `prompt` + `budget` tokens and drafts exceed the draft's context."""
         if not self._k or (self._draft is None and not self._lookup):
             return
         limit = context_of(self._draft or self._target)
@@ -167,7 +167,10 @@ class HfDecoder(Decoder):
     def _generate(
         self, prompt: list[int], limits: Limits, budget: int, warp: Warp, noise: NoiseStream
     ) -> list[HfRound]:
-        """Run `generate`, seeded by `noise`; return its blocks, the first of them the prompt."""
+        """Run `generate`, seeded by `noise`; return its blocks, the first of them the prompt.
+
+        The models' generation configs and the global generator are as before when it returns.
+        """
         blocks = Blocks(len(prompt))
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
@@ -195,7 +198,7 @@ class HfDecoder(Decoder):
 
     @contextmanager
     def _assistant(self) -> Iterator[dict[str, Any]]:
-        """Yield the keywords that make generation assisted, K set where it is read; {} at K = 0."""
+        """Yield keywords for assisted generation, with K in the draft's config meanwhile; or {}."""
         draft = self._draft
         if draft is None or self._k == 0:
             yield {}
@@ -226,7 +229,7 @@ def config_of(
     padding: Sequence[int] = (),
     processors: Processors | None = None,
 ) -> GenerationConfig:
-    """Return the sampling as a generation config; ids of `padding` are never drawn."""
+    """Return limits, sampling and processors as a generation config; `padding` is never drawn."""
     sampling: dict[str, Any] = {"do_sample": False}
     if warp.temperature > 0:
         sampling = {"do_sample": True, **asdict(warp)}

@@ -26,9 +26,8 @@ class NativeDecoder(Decoder):
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
         """Return a decoder that runs `decode` with the parts of a cell.
 
-        Args:
-            laws: record the draft's probabilities as well, for audits.
-            likeliest: with them, so many of the target's likeliest tokens after each.
+        `laws` records the draft's probabilities as well, for audits, and `likeliest`, with them, so
+        many of the target's likeliest tokens after each.
         """
         drafter = context.drafter()
         return cls(

@@ -150,11 +150,10 @@ class OpenAiDecoder(Decoder):
     ) -> tuple[Answer, Acceptance | None]:
         """Return the answer in a row of the batch, and its counts of drafts, None without any.
 
-        The batch's first call reads the server's counters, and keeps what is to be read at its end.
-        Options that the server refuses are not sent to it again.
-
-        Raises:
-            RefusedPromptError: counts that cannot be true. SpsError: no answer, with the prompt.
+        The batch's first call connects, reads the server's counters, and has them read again at the
+        batch's end. Options that the server refuses are not sent to it again. Raises
+        RefusedPromptError for counts that cannot be true, and SpsError, with the prompt's name,
+        without an answer.
         """
 
         async def opened() -> Server:
@@ -179,11 +178,10 @@ class OpenAiDecoder(Decoder):
             ) from error
 
     async def _connected(self, client: Client, *, has_ids: bool) -> Server:
-        """Return the server, about which this process asks once; DataError: of another kind.
+        """Return the server with this client; it is asked what it is once a process.
 
-        Args:
-            client: the client of its address.
-            has_ids: prompts go as ids where the server takes them, chats too.
+        With `has_ids` a chat's server is also asked whether it takes prompts as ids. DataError: an
+        engine that this decoder does not speak to.
         """
         key = self._key
         if key not in _servers:
@@ -233,9 +231,8 @@ class OpenAiDecoder(Decoder):
     def _check(self, answer: Answer, most: int) -> None:
         """Check that an answer's tokens, ids and text agree; warn once of texts that end early.
 
-        Raises:
-            DataError: no number of tokens, or ids of another text: this ends the run.
-            RefusedPromptError: another contradiction, or the API key in the text.
+        Raises DataError, which ends the run, for no number of tokens or ids of another text, and
+        RefusedPromptError for another contradiction, an unknown id, or the API key in the text.
         """
         where, hide = self._client.address, self._client.hide
         ids = answer.ids
@@ -309,7 +306,7 @@ class SglangDecoder(OpenAiDecoder):
 def _holds(decoded: str, answer: Answer) -> bool:
     """Return whether the text of an answer's ids begins with what the answer says.
 
-    Of an answer with reasoning, which comes without the marks around it, the parts in their order.
+    With reasoning, which comes without the marks around it: whether both parts are there in order.
     """
     parts = [part.strip().rstrip("\ufffd") for part in (answer.reasoning, answer.text)]
     if not answer.reasoning:
@@ -327,7 +324,7 @@ async def counted_since(before: Mapping[str, float], client: Client) -> Acceptan
 
 @contextmanager
 def naming(prompt: EnginePrompt, batch: RequestBatch | None) -> Iterator[None]:
-    """Name the prompt in a failure of the block that ends the run."""
+    """Name the prompt in errors of the block that end the run; those of one prompt stay as is."""
     try:
         yield
     except (AbortedError, ImpossibleAnswerError, RefusedPromptError):

@@ -56,7 +56,8 @@ class ChainsDrafter(FrontierDrafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`.
 
-        A shared node is fed once for all of its chains.
+        Chains end where `go_on` refuses their next slot. A shared node is one for all of its
+        chains, fed once; a draft with shared nodes has no probs.
         """
         frontier, n = self._frontier, self.n
         frontier.settle(context)
@@ -100,7 +101,7 @@ class ChainsDrafter(FrontierDrafter):
     def _going(
         self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
-        """Return (row, chain) of the chains that go on: one where one token is possible."""
+        """Return (row, chain) of chains that `go_on` lets: of a row with one possible token one."""
         possible = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)

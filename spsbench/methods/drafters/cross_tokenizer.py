@@ -71,7 +71,11 @@ class SharedTokensDrafter(Drafter):
         self._seen, self._fed = len(prompt), 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft; slot i uses DRAFT's uniform i. The first pass also feeds the loop's new tokens."""
+        """Draw up to `k` shared tokens with their [N, V] probs; slot i uses DRAFT's uniform i.
+
+        Ends where `go_on` refuses a slot or the draft's context is full; none where the text cannot
+        be written in its tokens. The first pass also feeds the loop's new tokens.
+        """
         x = context.tokens
         # A round adds what it accepted and one more: so much is known without a look at it.
         fed = 0 if context.last is None else self._fed  # asked outside a loop: nothing is known
@@ -143,7 +147,9 @@ class StringDrafter(Drafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft until there are `k` tokens of the target's; sampled ones use DRAFT in order.
 
-        Each batch of tokens is read on the host, because translation needs the text.
+        Ends earlier where `go_on` refuses a slot, at an end of text, at a limit of the draft's
+        tokens, or where the text cannot be written in them. Each batch of tokens is read on the
+        host, because translation needs the text.
         """
         feed = self._text.align(context.tokens, self._fed)
         self._fed = []
@@ -204,11 +210,9 @@ class OwnTokens:
     def align(self, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
         """Roll the cache back to the text and return [m], the tokens to feed next, at least one.
 
-        None where the text cannot be written, or fills the draft model's context.
-
-        Args:
-            tokens: the whole text, in the target's tokens.
-            drafted: the draft model's tokens fed after the last `align`.
+        None where the text cannot be written, or fills the draft model's context. `tokens` is the
+        whole text, in the target's tokens; `drafted` are the draft model's, fed after the last
+        `align`.
         """
         self._cached += drafted
         self._pending = []

@@ -80,10 +80,8 @@ class Frontier:
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Return [n, V] logits after each of some nodes of one depth, in one pass.
 
-        Args:
-            tokens: [n] of the nodes.
-            nodes: their numbers in the draft.
-            parents: the numbers of their parents, -1 = the context.
+        `tokens` [n] are of the nodes, `nodes` their numbers in the draft, and `parents` the numbers
+        of their parents, -1 = the context.
         """
         if self._by_path is not None:
             for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
@@ -95,15 +93,10 @@ class Frontier:
     ) -> tuple[Tensor | None, Tensor] | None:
         """Draw and feed n nodes of a chain in one call, each by the pass before it.
 
-        Args:
-            logits: [1, V] of the newest pass.
-            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
-            warp: from logits to distributions.
-            first: the number of the first of these nodes.
-
-        Returns:
-            Tokens [n], None where the logits hold for any, and the logits [n, V] after each; None:
-            they are to be fed one by one.
+        `logits` [1, V] are of the newest pass; tokens are drawn under `warp` by `u` [n] float64 in
+        [0, 1), up to rounding; `first` is the number of the first of these nodes. Returns the
+        tokens [n], None where the logits hold for any, and the logits [n, V] after each; None: they
+        are to be fed one by one.
         """
         return None
 

@@ -146,7 +146,7 @@ class HiddenReader(Frontier):
         """Read n times [m, Ht] hidden states and the [m] next tokens; return [H], the newest."""
 
     def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
-        """Read hidden states of the target [m, Ht], and the m tokens after them."""
+        """Read hidden states of the target [m, Ht] and the m tokens after them, in chunks."""
         device = self._target.device
         ids = send(torch.tensor(list(tokens), dtype=torch.int64), device)
         for start in range(0, len(ids), CHUNK):
@@ -180,10 +180,8 @@ class HiddenReader(Frontier):
     def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Return `call(*inputs)` [n, ...], computed once over the rows of all texts of a batch.
 
-        A text alone is computed by a program, where there is one.
-
-        Args:
-            name: name of the call in the network: calls of one name are made together.
+        Calls of one `name` in the network are made together. A text alone is computed by a program,
+        where there is one.
         """
         if self._replay is not None:
             return self._replay.run(name, lambda rows, mask, cache: call(*rows), inputs)
@@ -202,12 +200,9 @@ class HiddenReader(Frontier):
     ) -> tuple[Tensor, Tensor] | None:
         """Make n passes of one row, each after a draw by `u` [n] from the one before it.
 
-        Args:
-            name: name of the pass, as of `NetworkReplay.roll_out`; also `tables` and `cache`.
-            first: [1, width + Vd'] the row before: `width` numbers, and logits.
-
-        Returns:
-            Tokens [n], and the rows [n, width + Vd'] after each; None: there is no program.
+        `name`, `tables` and `cache` are the pass's, as of `NetworkReplay.roll_out`; `first` [1,
+        width + Vd'] is the row before: `width` numbers, and logits. Returns the tokens [n], and the
+        rows [n, width + Vd'] after each; None: there is no program for them.
         """
         if self._replay is None:
             return None
@@ -373,7 +368,7 @@ class SlotFrontier(HeadFrontier):
         """Return None: nothing that is drawn is fed."""
 
     def _predicted(self, m: int) -> Tensor:
-        """Return [m, V] logits of the slots after the first."""
+        """Return [m, V] logits of the slots after the first, by one pass over m mask tokens."""
         device, start = self._target.device, self._read
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)

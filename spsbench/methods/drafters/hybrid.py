@@ -78,8 +78,9 @@ class HybridDrafter(Drafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft by `first` if that is long enough or fills its K, else by `then`.
 
-        The K of `first` is the schedule's for drafts by rule, where it tells these apart. The other
-        drafter is called with K = 0, so that it sees every round.
+        The K of `first` is the schedule's for drafts by rule, where it tells these apart. Where
+        `first` drafts, `then` is called with K = 0, so that it sees every round; where `then` finds
+        nothing, `first` drafts. In a sampled hybrid the probs of a draft by rule are one-hot.
         """
         length = len(context.tokens)
         rule_k = room(self._first, length, k if context.rule_k is None else context.rule_k)

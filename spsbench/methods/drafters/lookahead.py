@@ -46,7 +46,7 @@ class LookaheadDrafter(Drafter):
         self._columns, self._pool, self._taken = [], {}, 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the pool's n-grams after the newest token, then the window, only to be scored."""
+        """Learn from the last pass; draft n-grams of the pool, then the window, only for scores."""
         x = context.tokens
         if context.last is not None:
             self._advance(context.last, x)
@@ -73,7 +73,11 @@ class LookaheadDrafter(Drafter):
                 tokens.append(token)
 
     def _advance(self, last: Step, x: Sequence[int]) -> None:
-        """Take the target's choices after each column, and move the window along with the text."""
+        """Take the target's choices after each column, and move the window along with the text.
+
+        Columns that are complete go into the pool; new ones are filled from the text `x`. Nothing
+        is done where the last pass did not score this window.
+        """
         levels = len(self._columns[0]) if self._columns else 0
         if last.draft.scored_only != levels * self._width or not levels:
             return  # another drafter's pass, or one without room for the window

@@ -35,7 +35,7 @@ class ChainDrafter(FrontierDrafter):
         self.drawn = Drawn.IID if sampled else Drawn.POINT
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft up to `k` tokens, until `go_on` refuses the next slot's probs; K = 0: none."""
+        """Draft up to `k` tokens, until `go_on` refuses the next; with [N, V] probs if sampled."""
         frontier, ids = self._frontier, self.known_ids
         if k == 0:
             frontier.defer(context)
@@ -75,13 +75,9 @@ def rolled_out(
     """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
 
     What draws and feeds several tokens in one call draws them up to rounding. They are drawn once
-    more here, from their probs, and passes over any other token are taken back.
-
-    Args:
-        first: the number of the first of these nodes.
-
-    Returns:
-        The tokens [m] and the probs [m, V] they were drawn from; None: nothing was fed.
+    more here, from their probs, and passes over any other token are taken back. `first` is the
+    number of the first of these nodes. Returns the tokens [m] and the probs [m, V] they were drawn
+    from; None: nothing was fed, as for n = 1 or a warp of another class than `Warp`.
     """
     if len(u) < 2 or not isinstance(warp, Warp):
         return None

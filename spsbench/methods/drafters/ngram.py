@@ -79,12 +79,9 @@ def look_ups(
 ) -> NDArray[np.int64]:
     """Return [2, K, L] what is drafted before each token of a text, for each K.
 
-    The number of tokens, then how many of the first ones the text has too.
-
-    Args:
-        proposals: the method of a drafter after its `begin`.
-        text: prompt and answer.
-        first: position of the first of the L tokens.
+    The number of tokens, then how many of the first ones the text has too. `proposals` is the
+    method of a drafter after its `begin`; `text` is prompt and answer, and `first` the position of
+    the first of the L tokens.
     """
     most, tokens = max(ks), list(text[:first])
     rows: list[list[int]] = []

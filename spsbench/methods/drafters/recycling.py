@@ -29,7 +29,10 @@ class EarlierRows:
         self._of: dict[tuple[int, ...], dict[int, list[int]]] = {}
 
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
-        """Return the rows for a new generation: writable ones, over those of other prompts."""
+        """Return the rows (token -> candidates) of a new text: its own, over other prompts'.
+
+        The rows kept for this prompt are dropped, and of too many prompts the oldest one's.
+        """
         key = tuple(prompt)
         self._of.pop(key, None)
         before: dict[int, list[int]] = {}

@@ -134,9 +134,10 @@ class TwoLevelDrafter(PartialDrafter):
 
 
 def variant_of(count: int, skip: str | int) -> Variant:
-    """Return the layers that a model of `count` skips by `skip`: 3, 2+4, 8-11; empty as `half`.
+    """Return the layers that a model of `count` skips by `skip`, such as 3, 2+4 or 8-11.
 
-    ValueError for anything else; that the model has the layers is not checked.
+    Empty or `half` is every other one but the first and the last two, else the last. ValueError for
+    anything else; that the model has the layers is not checked.
     """
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))

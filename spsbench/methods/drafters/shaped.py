@@ -49,7 +49,11 @@ class ShapedDrafter(FrontierDrafter):
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draw the tree's first `k` levels, one pass each, within `context.nodes`."""
+        """Draw the tree's first `k` levels, one pass each, within `context.nodes`.
+
+        Nodes come level by level; those whose parents get fewer children (`_child_counts`) are left
+        out, and all below them. Siblings by rule have no probs.
+        """
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
@@ -97,7 +101,10 @@ class ShapedDrafter(FrontierDrafter):
     def _child_counts(
         self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """Return how many children each node gets, as far as they exist and `go_on` lets."""
+        """Return how many children each node gets: those of the shape, or 0 if `go_on` refuses.
+
+        Sampled ones are no more than tokens of weight, and where one token has all of it only one.
+        """
         sure = confidence_probs(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:

@@ -116,7 +116,7 @@ class SuffixAutomaton:
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Return the longest known suffix of another text, (`state`, `length`), a token later."""
+        """Return state and length of another text's longest known suffix after one more token."""
         while state != ROOT and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -252,7 +252,7 @@ Tokens of one place are distinct.
 
 
 def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
-    """Return the chain of likeliest tokens to `depth`, or while its chance is at least `least`."""
+    """Return the chain of likeliest tokens, to `depth` or while its chance is at least `least`."""
     tokens: list[int] = []
     chances: list[float] = []
     place, chance = root, 1.0
@@ -272,10 +272,8 @@ def tree(
 ) -> Grown:
     """Return the tree that grows by the likeliest candidate of all to `nodes`, or fewer.
 
-    Args:
-        followers: as `Followers`, with likeliest tokens first.
-        depth: depth of the deepest node; 1 is a child of the context.
-        least: probability of a path below which it is not added.
+    `followers` gives likeliest tokens first. `depth` is that of the deepest node, 1 a child of the
+    context; paths less probable than `least` are not added.
     """
     tokens: list[int] = []
     parents: list[int] = []

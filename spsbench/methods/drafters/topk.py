@@ -101,12 +101,7 @@ def likeliest(
 ) -> list[list[tuple[float, int]]]:
     """Return (log probability, token) of the `width` likeliest of each row, in descending order.
 
-    One host read.
-
-    Args:
-        logits: [R, V], or [R, n] of n tokens alone.
-        width: tokens of a row.
-        ids: [n] of those tokens; None = all.
+    One host read. `logits` are [R, V], or [R, n] of the n tokens `ids` alone (None = all).
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     top = x.topk(min(width, x.shape[-1]))

@@ -80,16 +80,11 @@ def outcome(turn: Round) -> tuple[int, int]:
 
 
 def costs_of_rows(row: float | str, most: int) -> list[float]:
-    """Return the costs of 0 to `most` further tokens that the target scores in a round.
+    """Return the costs of 0, 1, ..., `most` further tokens that the target scores in a round.
 
-    Args:
-        row: cost of each; or of 1, 2, ... of them together, as in 0.03-0.06-0.2: a processor
-            multiplies some rows while it reads the weights, and further ones take longer. Beyond
-            the list each costs as much as its last one adds.
-        most: tokens.
-
-    Raises:
-        ValueError: `row` is no number or list of numbers, or one is out of range.
+    `row` is the cost of each; or of 1, 2, ... of them together, as in 0.03-0.06-0.2: a processor
+    multiplies some rows while it reads the weights, and further ones take longer. Beyond the list
+    each costs as much as its last one adds. ValueError: not such numbers, or one out of range.
     """
     try:
         costs = [0.0, *map(float, row.split("-") if isinstance(row, str) else [row])]
@@ -120,9 +115,7 @@ class AcceptanceSums(NamedTuple):
 def best_k(alpha: float, costs: Sequence[float]) -> int:
     """Return the K of most expected tokens for its cost; the smaller of two that are equally good.
 
-    Args:
-        alpha: the chance that a tested token is kept.
-        costs: costs of rounds of K = 0, 1, 2, ...
+    `alpha` is the chance that a tested token is kept; `costs` are of rounds of K = 0, 1, 2, ...
     """
     tokens = expected_tokens(alpha, range(len(costs))).tolist()
     rates = [n / cost for n, cost in zip(tokens, costs, strict=True)]
@@ -236,7 +229,7 @@ class Goodput(Schedule):
     def _priced(self, context: int) -> list[float]:
         """Return the costs of rounds of K = 0 to `most` after `context` tokens.
 
-        In passes, or in seconds of the table.
+        In plain passes, whatever the context is; with a table, in median seconds of its rounds.
         """
         table, ks = self._table, range(1, self.most + 1)
         if table is None:
@@ -247,7 +240,10 @@ class Goodput(Schedule):
 
 
 def lookup_costs(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
-    """Return a measured table, and its drafter `arm` ("": the only one); ValueError: not in it."""
+    """Return the table in the file `costs`, and its drafter of the name `arm` ("": the only one).
+
+    ValueError: it has no such drafter, or no batch so large; SpsError: it cannot be read.
+    """
     table = read_costs(Path(costs).expanduser())
     arms = {str(drafter): drafter for drafter in table.arms if drafter != PLAIN}
     if arm not in arms and (arm or len(arms) != 1):

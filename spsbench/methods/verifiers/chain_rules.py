@@ -63,7 +63,7 @@ class Lenient(WalkDown):
         return by_ratio(draft, q, noise, self.l)
 
     def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
-        """Return one-hot `q` [N+1, V], at drafted tokens that have l times the peak of `sure`."""
+        """Return `q` [N+1, V], one-hot at drafted tokens that reach l times the peak of `sure`."""
         if self.l == 1:
             return q
         at = draft.tokens[:, None]

@@ -47,8 +47,7 @@ class TreeRejection:
     def refuse_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> Self:
         """Refuse the children of all rows, level by level, before any uniform is used.
 
-        Args:
-            weights: rows -> [rows] the probability of each.
+        `weights` maps the rows of a level to [rows], the probability of each. Returns self.
         """
         first = 0
         for rows in self.tree.levels:
@@ -57,11 +56,10 @@ class TreeRejection:
         return self
 
     def refuse_level(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
-        """Refuse all children of `rows` in turn, from the given weights on.
+        """Refuse all children of `rows` in turn, from the given weights on; set their chances.
 
-        Args:
-            first: the index of the rows in `order`; those with the most children come first.
-            weights: [rows] the probability of each row.
+        `first` is the index of the rows in `order`: those with the most children come first.
+        `weights` [rows] has the probability of each row.
         """
         children = [self.tree.children[at] for at in rows]
         tiny = torch.finfo(self.q.dtype).tiny
@@ -75,7 +73,11 @@ class TreeRejection:
                 self._refuse(here, before, nodes, rank)
 
     def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
-        """Test one child of each row in `here`, whose weights are `before`, and subtract it."""
+        """Set the chance of one child, its number `rank`, of each row in `here`; refuse it.
+
+        `before` [n, V] is the mass of the rows, `nodes` their children. `left`, `weight` and
+        `scale` of the rows change in place.
+        """
         left, scale = self.left[here], self.scale[here]  # changed in place
         tokens = take_rows(self.draft.tokens, nodes)[:, None]  # [n, 1]
         possible = self.weight[here] > 0  # else the scale stands for no number

@@ -94,7 +94,7 @@ class PermissionDeniedError(SpsError):
 
     @classmethod
     def unreadable(cls, path: Path, name: str = "") -> Self:
-        """Return the error for a file that may not be read; `name` is the user's name for it."""
+        """Return the error for a file that may not be read; `name`, else the file's, is shown."""
         return cls(
             f"{name or path.name} cannot be read ({path}): expected read permission. "
             "Change its mode or owner"
@@ -128,7 +128,7 @@ class MismatchError(SpsError):
 
     @classmethod
     def of(cls, line: str, differing: Iterable[str], sides: str = "") -> Self:
-        """Make an error of a line and the differences below it; `sides` names the two."""
+        """Return an error of `line` and, after `Differing` and `sides`, a line per difference."""
         return cls(f"{line}. Differing{sides}:" + "".join(f"\n  {field}" for field in differing))
 
 
@@ -145,7 +145,7 @@ class WriteError(SpsError):
 
     @classmethod
     def of(cls, error: OSError, path: Path, todo: str = "Make room, or name another place") -> Self:
-        """Make an error of a failed system call."""
+        """Return an error that names `path`, the reason of the failed system call, and `todo`."""
         reason = error.strerror or error
         return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")
 
@@ -161,17 +161,17 @@ _OTHERS = "`\ufe0f"  # a backtick of others: with a mark that no terminal shows
 
 
 def as_it_is(text: str) -> str:
-    """Return text from outside for a message, in which its backticks name no option."""
+    """Return text with an invisible mark after each backtick, so that it names no option."""
     return text.replace(_OTHERS, "`").replace("`", _OTHERS)
 
 
 def without_marks(text: str) -> str:
-    """Return a message without the marks of `as_it_is`."""
+    """Return a message without the invisible marks that `as_it_is` puts after backticks."""
     return text.replace(_OTHERS, "`")
 
 
 def replace_fields(text: str, replacement: Callable[[str], str | None]) -> str:
-    """Replace the marked fields of a message, with their backticks; None leaves one as it is."""
+    """Replace each field in backticks, with them, by `replacement` of it; None: left as it is."""
     return _FIELD.sub(lambda field: replacement(field[1]) or field[0], text)
 
 
@@ -185,9 +185,10 @@ _MEMORY = (
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened; another library's as `as_it_is`.
+    """Return an error's first line, cut to 300 characters and without a `.` or `:` at its end.
 
-    The line after it comes too where the first ends with a colon.
+    The second line is joined to a first that ends with a colon. An error without words is `no
+    message`. Words of an error that is no SpsError go through `as_it_is`.
     """
     lines = str(error).strip().splitlines() or ["no message"]
     line = " ".join(map(str.strip, lines[: 1 + lines[0].rstrip().endswith(":")]))
@@ -201,7 +202,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the host or a device is out of memory."""
+    """Return whether an error's type or words say that memory ran out; False for an SpsError."""
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True

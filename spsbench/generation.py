@@ -128,7 +128,7 @@ class Generation:
 
     @property
     def record(self) -> Record:
-        """Return the measurements so far."""
+        """Return the measurements so far, without the keys of cell and sample."""
         return Record(
             prompt_tokens=len(self._prompt) or self._decoder.prompt_tokens or 0,
             tokens=self._tokens,
@@ -143,7 +143,7 @@ class Generation:
         )
 
     def _update(self, done: Round) -> Update:
-        """Record a round; return it, its tokens and the pieces of text that it completes."""
+        """Add a round to the record; return it, its tokens and the text that can be shown now."""
         record = round_record(done)
         self._rounds.append(record)
         if done.probs is not None:
@@ -166,7 +166,7 @@ class Generation:
 
 
 def masks_of(constraint: Constraint | None) -> dict[str, Any]:
-    """Return the fields of a record that a constraint measures; empty without one."""
+    """Return by name the fields of a record that a constraint measures; empty without one."""
     if constraint is None:
         return {}
     return {
@@ -181,7 +181,8 @@ def masks_of(constraint: Constraint | None) -> dict[str, Any]:
 def round_origins(done: Round) -> list[Origin]:
     """Return the origin of each token of an uncut round: accepted tokens, then the target's own.
 
-    Of a round of several passes, or whose engine does not count drafts, it is unknown.
+    All are UNTOLD in a round of several passes or of none, and the last one is where the engine
+    does not count drafts.
     """
     if done.passes != 1:
         return [Origin.UNTOLD] * len(done.tokens)
@@ -193,10 +194,10 @@ def round_origins(done: Round) -> list[Origin]:
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
-    """Run generations interleaved: the generation with the fewest tokens runs the next round.
+    """Run generations interleaved: the one with the fewest tokens, or the first of such, goes next.
 
     Drift of the machine then affects all generations alike. Yields the generation's index with each
-    update.
+    update, until all have ended.
     """
     running = {index: iter(generation) for index, generation in enumerate(generations)}
     emitted = dict.fromkeys(running, 0)
@@ -222,7 +223,10 @@ Show = Callable[[list[Piece]], None]
 def run_both(
     cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt, show: Show
 ) -> tuple[Generation, Generation]:
-    """Warm up ArS and the cell, run them interleaved, and return both; only the cell's is shown."""
+    """Warm up ArS and the cell, run them interleaved, and return both, ended, ArS first.
+
+    `show` gets the pieces of text of the cell's as they come.
+    """
     cells = cell.auto_regressive, cell
     warm_up(cells, loaded, prompt)
     ars, sps = (Generation(cell, loaded, prompt) for cell in cells)
@@ -235,8 +239,9 @@ def run_both(
 def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | EnginePrompt) -> None:
     """Generate with every method for a while, so that first calls enter no figure.
 
-    The first passes of each size are slow, since they become programs. Another seed makes it
-    another cell, so that no drafter remembers the text of its warm-up.
+    Each cell has `WARM_UP_SECONDS`, then as many for its depths: see `warm_depths`. The first
+    passes of each size are slow, since they become programs. Another seed makes it another cell, so
+    that no drafter remembers the text of its warm-up.
     """
     last = prompt if isinstance(prompt, EnginePrompt) else prompt[-WARM_UP_PROMPT:]
     for cell in cells:
@@ -257,10 +262,10 @@ def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | EnginePr
 
 
 def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt) -> None:
-    """Make rounds of each depth that a schedule may choose, for as long as a warm-up may take.
+    """Make `WARM_UP_ROUNDS` rounds of each depth that a schedule may choose, in `WARM_UP_SECONDS`.
 
-    Else the first round of a depth would stand in a figure, wherever the schedule first chooses it,
-    and so would the second prompt, before which an engine may try how it reads prompts fastest.
+    Else the first round of a depth would stand in a figure, and so would the second prompt, before
+    which an engine may try how it reads prompts fastest. Cells of other loops are left as they are.
     """
     if not cell.own_loop:
         return
@@ -274,20 +279,20 @@ def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt) -
 
 
 def time_limit(seconds: float) -> Callable[[], bool]:
-    """Return a function that says, alike on all ranks, whether `seconds` have passed since now."""
+    """Return a function: have `seconds` passed since now? Rank 0's clock answers on all ranks."""
     end = time.perf_counter() + seconds
     return lambda: on_rank_0(lambda: time.perf_counter() >= end)
 
 
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:
-    """Say what keys and values of a batch need; refuse a batch that does not fit into memory.
+    """Log the bytes that keys, values and states of a batch need; refuse what does not fit.
 
     Args:
-        prompts: the length of each, in tokens.
-        rows: those of the batch.
+        prompts: the length of each, in tokens; the longest, with its new tokens, sets a row's.
+        rows: those of the batch; no more count than there are prompts.
 
     Raises:
-        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+        OutOfMemoryError: names the bytes of the batch, those free, and how many rows fit.
     """
     place = loaded.target.device
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]

@@ -60,9 +60,10 @@ class Listener(logging.Handler):
 
 @contextmanager
 def lines_to(say: Say | None) -> Iterator[None]:
-    """Pass the lines of this block, of all threads, once to `say`; None: to `logging` alone.
+    """Pass each different line that any thread logs in this block to `say`, once.
 
-    A level that hides them is lowered for the block, and other handlers then do not get them.
+    Nothing is changed if `say` is None, or receives the lines already. A level that hides them is
+    lowered for the block, and handlers of parent loggers then do not get them.
     """
     if say is None or any(getattr(handler, "say", None) == say for handler in log.handlers):
         yield
@@ -81,7 +82,7 @@ def lines_to(say: Say | None) -> Iterator[None]:
 
 
 def takes_say(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give `function` the keyword `say`, which receives the lines of its call."""
+    """Return `function` with a further keyword `say`, which receives the lines of its call."""
 
     @wraps(function)
     def call(*args: Any, say: Say | None = None, **options: Any) -> Result:
@@ -93,7 +94,7 @@ def takes_say(function: Callable[..., Result]) -> Callable[..., Result]:
 
 @contextmanager
 def no_lines() -> Iterator[None]:
-    """Log nothing in this block, whose lines were logged before or are of no interest."""
+    """Log nothing below CRITICAL in this block, whose lines are known or of no interest."""
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:
@@ -104,7 +105,7 @@ def no_lines() -> Iterator[None]:
 
 @contextmanager
 def announce_if_slow(step: str) -> Iterator[None]:
-    """Log `step` once this block has taken `PATIENCE` seconds."""
+    """Log `step ...` once this block has taken `PATIENCE` seconds."""
     if not log.isEnabledFor(logging.INFO):
         yield
         return

@@ -47,9 +47,9 @@ _FILES: dict[str, str] = {}  # name of a module -> its file, as it was named
 def make(kind: Kind, spec: Spec, *site: Any) -> Any:
     """Make the plug-in that `spec` names, with its arguments; opened at `site` if there is one.
 
-    Raises:
-        UsageError: unknown, unknown arguments, or arguments that it refuses.
-        PlugInError: another package's that fails, or is not what its kind must be.
+    Raises UsageError for an unknown one, unknown or wrong arguments, or a ValueError of the
+    plug-in; PlugInError for one of others that fails or lacks what its kind has; else SpsError as
+    `plug_in`.
     """
     maker = plug_in(kind, spec)
     options = arguments(kind, spec, maker)
@@ -68,9 +68,9 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
 def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
     """Turn what a plug-in raises in this block into an error that names the plug-in.
 
-    Raises:
-        UsageError: a ValueError, which is about its arguments.
-        PlugInError: anything else, if it is not ours.
+    A ValueError, which is about its arguments, becomes a UsageError, and any other a PlugInError
+    that also names the line of the plug-in's code. An SpsError passes as it is, and so do other
+    errors of our own plug-ins and of memory that ran out.
     """
     try:
         yield
@@ -90,22 +90,22 @@ def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
 
 
 def full_name(kind: Kind, spec: Spec) -> str:
-    """Return a plug-in's full name: `drafter repeat:times=2 (mypackage.repeat:Repeat)`."""
+    """Return `drafter repeat:times=2 (mypackage.repeat:Repeat)`; of a file without the brackets."""
     word = kind.removesuffix("s")
     return f"{word} {spec}" if spec.path else f"{word} {spec} ({find(kind, spec.name).where})"
 
 
 def is_ours(kind: Kind, spec: Spec) -> bool:
-    """Return whether a plug-in comes with this package."""
+    """Return whether a plug-in of this kind and name comes with this package."""
     return any(entry.kind == kind and entry.name == spec.name for entry in BUILT_IN)
 
 
 def plug_in(kind: Kind, spec: Spec) -> Any:
-    """Return the class that `spec` names, or the function of a reporter.
+    """Import and return the class that `spec` names, or the function of a reporter.
 
     Raises:
-        UsageError: no plug-in of that name.
-        PlugInError: another package's that cannot be imported, or is of another kind.
+        UsageError: no plug-in of that name, or no such class in its file.
+        PlugInError: one that is not ours and cannot be imported, or is of another kind.
         SpsError: a file that is missing, cannot be imported, or has changed.
     """
     if spec.path is not None:
@@ -153,10 +153,10 @@ def _no_subclass(kind: Kind, spec: Spec, wrong: str) -> PlugInError:
 
 
 def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
-    """Return the arguments of `spec` without defaults, checked by parameters and `ranges`.
+    """Return the arguments of `spec` by name, without defaults; an int for a float becomes one.
 
-    Raises:
-        UsageError: an unknown one, one of another type or out of range, or one that is missing.
+    Raises UsageError for an argument that `maker` does not have, of another type, or out of its
+    range in `maker.ranges`, and for one without a default that is missing.
     """
     declared = parameters(maker)
     typed: dict[str, Scalar] = {}
@@ -191,7 +191,10 @@ def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
-    """Return what a spec may set: parameters of `open` but its site, or of the constructor."""
+    """Return, by name, the parameters that a spec may set: those of `open` but the first.
+
+    Where there is no `open`, or it takes any keyword, they are the constructor's but `lm`.
+    """
     if hasattr(maker, "open"):
         of_open = dict(_signature(maker.open))
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in of_open.values()):
@@ -208,10 +211,9 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def fix_spec(spec: Spec) -> Spec:
-    """Return `spec`, with the hash of its file if it names one.
+    """Return `spec` with the hash of its file, if it names one, as its source, unless it has one.
 
-    Raises:
-        MissingError, DataError: no such file, or one that cannot be read.
+    Raises MissingError without such a file, and DataError where it cannot be read.
     """
     if spec.path is None or spec.source:
         return spec
@@ -219,12 +221,11 @@ def fix_spec(spec: Spec) -> Spec:
 
 
 def class_in(spec: Spec) -> Any:
-    """Return the class that `FILE.py:CLASS` names.
+    """Return the class that `FILE.py:CLASS` names, from the file, which runs unless it ran before.
 
     Raises:
-        MissingError, DataError: no such file, or one that cannot be imported.
-        MismatchError: it is not the source any more that `spec` was fixed to.
-        UsageError: nothing of that name is in it.
+        MissingError, DataError: no such file, or one that cannot be read or imported.
+        MismatchError: the file has another hash than `spec.source`. UsageError: no such class.
     """
     file, _, name = spec.name.partition(":")
     source = read_source(file)
@@ -241,12 +242,12 @@ def class_in(spec: Spec) -> Any:
 
 
 def file_of(module: str) -> str | None:
-    """Return the file of a module that was read here, by the name that the user gave."""
+    """Return the file of a module of `import_file`, by the user's name for it; None for others."""
     return _FILES.get(module)
 
 
 def import_file(file: str, source: bytes) -> ModuleType:
-    """Return the module in `file`, imported once per `source`, its content; DataError: it fails."""
+    """Run `source`, the content of `file`, as a module once, and return it; DataError: it fails."""
     path = Path(file).expanduser().absolute()
     name = f"{path.stem}_{hash_source(str(path).encode() + source)}"
     if name in _FILES:
@@ -267,7 +268,7 @@ def import_file(file: str, source: bytes) -> ModuleType:
 
 
 def line_in(path: str, error: BaseException) -> str:
-    """Return `, line 12`, the last of a file that an error came through; a SyntaxError: empty."""
+    """Return `, line 12`, the last of `path` in a traceback; empty without, or of a SyntaxError."""
     if isinstance(error, SyntaxError):
         return ""
     lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
@@ -277,7 +278,7 @@ def line_in(path: str, error: BaseException) -> str:
 def place_in(module: str, error: BaseException) -> str:
     """Return ` (rule.py, line 12)`, the last line of a plug-in's module that an error came through.
 
-    Empty where the error shows none.
+    Empty where the error's traceback has no line of it.
     """
     path = str(getattr(sys.modules.get(module), "__file__", None) or "")
     line = line_in(path, error)
@@ -285,10 +286,9 @@ def place_in(module: str, error: BaseException) -> str:
 
 
 def read_source(file: str) -> bytes:
-    """Read the source of a plug-in.
+    """Return the content of a plug-in's file; `~` is expanded.
 
-    Raises:
-        MissingError, DataError: no such file, or one that cannot be read.
+    Raises MissingError without the file, and DataError for one that cannot be read, or is none.
     """
     path = Path(os.path.expanduser(file))
     try:
@@ -307,5 +307,5 @@ def read_source(file: str) -> bytes:
 
 
 def hash_source(source: bytes) -> str:
-    """Return the shortened hash of a source."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of a source."""
     return hashlib.sha256(source).hexdigest()[:DIGITS]

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return the plug-in's full name."""
+        """Return the plug-in's full `module:attribute`, with our package's name before a dot."""
         return f"{__package__}{self.path}" if self.path.startswith(".") else self.path
 
     def load(self) -> Any:
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def attribute_at(path: str) -> Any:
-    """Import a module and return `module:attribute`."""
+    """Import and return the attribute of `module:attribute`; a first dot is for our package."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module, __package__), attribute)
 
@@ -82,7 +82,7 @@ def _rows() -> Iterator[tuple[Any, list[str]]]:
 
 
 def _built_in() -> Iterator[Entry]:
-    """Yield the entry of each row of the built-in table, in its order."""
+    """Yield the entry of each plug-in of the built-in table, in its order, installed or not."""
     for kind, (name, path, summary, *more) in _rows():
         if kind == "commands":
             continue
@@ -122,7 +122,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def is_installed(path: str) -> bool:
-    """Return whether what stands at `path` is there: False in an extension that was taken away."""
+    """Return whether the extension of `.module:attribute` is there; True outside extensions."""
     if not path.startswith(EXTENSIONS):
         return True
     room = path.partition(":")[0].rpartition(".")[0]
@@ -133,12 +133,12 @@ def is_installed(path: str) -> bool:
 
 
 def built_in(kind: Kind) -> str:
-    """Return the names of our own plug-ins of a kind, for help and messages: `xsum, humaneval`."""
+    """Return the names of our own installed plug-ins of a kind, for messages: `xsum, humaneval`."""
     return ", ".join(e.name for e in BUILT_IN if e.kind == kind and is_installed(e.path))
 
 
 def entries(kind: Kind) -> Iterator[Entry]:
-    """Yield the installed plug-ins of one kind: built-in ones first, which win a name clash."""
+    """Yield the installed plug-ins of one kind: ours first, whose names others cannot take."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
     yield from (entry for entry in ours if is_installed(entry.path))
     from importlib.metadata import entry_points  # as long to import as all of this package's help
@@ -151,10 +151,10 @@ def entries(kind: Kind) -> Iterator[Entry]:
 
 
 def find(kind: Kind, name: str) -> Entry:
-    """Return the plug-in called `name`.
+    """Return the installed plug-in called `name`.
 
-    Raises:
-        KeyError: no such name; the message lists those there are.
+    Raises KeyError, with a list of those there are, if none has the name or its extension is
+    absent.
     """
     for entry in entries(kind):  # ours come first, and for them no package is searched
         if entry.name == name:

@@ -31,11 +31,9 @@ class Spec:
         """Parse `name[:key=value,...]`; values are read as int, float, true/false, else text.
 
         A name whose first part ends in `.py` is a path, and its second part a class. The key of a
-        first value may be left out where `ALONE` knows it.
-
-        Raises:
-            ValueError: an empty name, a path without a class, a pair without `=`, or a key given
-                twice.
+        first value may be left out where `ALONE` knows it. Raises ValueError for what is no text,
+        an empty name, key or value, a path without a class, no arguments after `:`, or a key given
+        twice.
         """
         if not isinstance(text, str):
             raise ValueError(f"is {text!r}: expected NAME or NAME:key=value,... as text")
@@ -61,10 +59,10 @@ class Spec:
 
     @classmethod
     def of_task(cls, text: str) -> "Spec":
-        """Parse a task, or a file of prompts: `FILE[:key=value,...]` is `jsonl:path=FILE`.
+        """Parse a task, or a file of prompts: `FILE[:key=value,...]` is `jsonl:path=FILE,...`.
 
-        Raises:
-            ValueError: as `parse`.
+        A file's name ends as one of `PROMPT_FILES`, or has a `/` and does not end in `.py`. Raises
+        ValueError as `parse` does.
         """
         path, _, arguments = text.partition(":") if isinstance(text, str) else ("", "", "")
         if not path.endswith(PROMPT_FILES) and ("/" not in path or path.endswith(".py")):
@@ -74,13 +72,13 @@ class Spec:
 
     @property
     def path(self) -> str | None:
-        """Return the file of a plug-in that is named by its path; None for others."""
+        """Return the `FILE.py` of a plug-in that is named `FILE.py:CLASS`; None for others."""
         file, colon, _ = self.name.partition(":")
         return file if colon and file.endswith(".py") else None
 
     @property
     def short(self) -> str:
-        """Return the name without folders, which can name a folder."""
+        """Return the name after its last `/`, with `.` for `:`, so that it can name a folder."""
         return self.name.rpartition("/")[2].replace(":", ".")
 
     def __str__(self) -> str:

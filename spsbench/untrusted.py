@@ -58,10 +58,9 @@ class RangeError(FieldError):
 
 @contextmanager
 def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a file or a pipe, packed or not by its first bytes; a byte order mark is skipped.
+    """Open a file or a pipe, behind its byte order mark; gzip, bzip2, xz and zstd are unpacked.
 
-    Yields the file to read, and the one whose position says how far it is read. A pipe that is
-    silent for too long ends in an error, and so does a device.
+    Yields the file to read, and the one whose position says how far it is read.
 
     Args:
         path: `~` is expanded.
@@ -69,8 +68,8 @@ def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[
 
     Raises:
         MissingError: no such file. PermissionDeniedError: not readable.
-        DataError: it fails while it is read; or it is damaged, a folder or a device; it is UTF-16,
-            or a pointer of Git LFS.
+        DataError: it fails while it is read, or a pipe is silent for too long; or it is damaged,
+            unpacks to too much, is a folder or a device; it is UTF-16, or a pointer of Git LFS.
     """
     with reading(path, what), open_file(_existing(path)) as file:
         start, place = file.peek(len(POINTER)), cut(str(path), MAX_PATH)
@@ -100,7 +99,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into `buffer`; raises OSError where a file unpacks to too much."""
+        """Read into `buffer`; return the number of bytes; OSError: it unpacks to too much."""
         data = self._file.read(len(buffer))
         self._size += len(data)
         is_file = self._packed.seekable()  # a pipe has no size, and may be endless without packing
@@ -151,10 +150,10 @@ def _existing(path: str | Path) -> Path:
 
 @contextmanager
 def reading(path: str | Path, what: str) -> Iterator[None]:
-    """Read a file or a folder in this block, where `what` is expected; give its failures one line.
+    """Turn errors of reading `path` in this block into one line: what is there, `what` is expected.
 
-    Raises:
-        SpsError: as `open_untrusted`.
+    Raises MissingError where it is absent, PermissionDeniedError where it may not be read, and
+    DataError for other errors of the system and of unpacking.
     """
     place = cut(str(path), MAX_PATH)
     try:
@@ -173,10 +172,9 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
 
 
 def read_untrusted(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
-    """Return the content of a file or a pipe, as `open_untrusted` reads it.
+    """Return the content of a file or a pipe, unpacked and without a byte order mark.
 
-    Raises:
-        SpsError: as `open_untrusted`. DataError: more than `limit` bytes, unpacked.
+    Raises SpsError as `open_untrusted`, and DataError for more than `limit` bytes, unpacked.
     """
     with open_untrusted(path, what) as (file, _):
         content = file.read(limit + 1)
@@ -189,10 +187,9 @@ def read_untrusted(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
 
 
 def read_text(path: str | Path, what: str, limit: int = MAX_JSON) -> str:
-    """Return the text of a file in UTF-8.
+    """Return the text of a file in UTF-8, which may be packed.
 
-    Raises:
-        SpsError: as `read_untrusted`. DataError: no UTF-8.
+    Raises SpsError as `read_untrusted`, and DataError for no UTF-8.
     """
     try:
         return read_untrusted(path, what, limit).decode()
@@ -204,10 +201,10 @@ def read_text(path: str | Path, what: str, limit: int = MAX_JSON) -> str:
 
 
 def read_json(path: str | Path, what: str, *, limit: int = MAX_JSON, **bounds: Any) -> Any:
-    """Return the JSON value of a file.
+    """Return the JSON value of a file; `bounds` are `strict` and `values` of `parse_json`.
 
-    Raises:
-        SpsError: as `read_untrusted`. DataError: as `parse_json`, with the path.
+    Raises SpsError as `read_untrusted`, and DataError, which names the path, where `parse_json`
+    fails.
     """
     content = read_untrusted(path, what, limit)
     try:
@@ -221,8 +218,8 @@ def read_json(path: str | Path, what: str, *, limit: int = MAX_JSON, **bounds: A
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
-    Raises:
-        SpsError: as `read_untrusted`. UsageError: no TOML, or nested too deeply.
+    Raises SpsError as `read_untrusted`, for more than `MAX_TOML` bytes too, and UsageError for no
+    TOML in UTF-8, tables nested too deeply, and dotted keys of too many parts.
     """
     content = read_untrusted(path, what, MAX_TOML)
     try:
@@ -238,7 +235,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
 def parse_json(
     data: bytes, *, strict: bool = True, limit: int = MAX_JSON, values: int = MAX_VALUES
 ) -> Any:
-    """Return a JSON value whose bytes, values and depth are counted before it is built.
+    """Return the JSON value in `data`; its bytes, values and depth are counted before it is built.
 
     Args:
         data: in UTF-8, which may begin with a byte order mark.
@@ -247,7 +244,8 @@ def parse_json(
         values: at most as many, with those of lists and objects.
 
     Raises:
-        NotJSONError: no JSON, or no UTF-8. FieldError: beyond the bounds, or not `strict`.
+        NotJSONError: no JSON, or no UTF-8.
+        FieldError: beyond the bounds or `MAX_DEPTH`, too many digits, or what `strict` refuses.
     """
     if len(data) > limit:
         raise FieldError(f"more than {in_words(limit)} in one JSON value")
@@ -281,7 +279,10 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def cut(value: object, most: int = SHOWN) -> str:
-    """Return a value as text in one line, printable and cut to `most` characters."""
+    """Return a value in one printable line of `most` characters, and `...` if there is more.
+
+    A text is shown as it is, another value by `repr`, or by its type where that fails.
+    """
     try:
         words = value[: 4 * most] if isinstance(value, str) else repr(value)
     except (RecursionError, ValueError):  # nested too deeply; a number of too many digits

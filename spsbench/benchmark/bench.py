@@ -67,7 +67,8 @@ def plan_experiment(
 ) -> ExperimentRequest:
     """Return the unresolved experiment of tables, after checks of the environment; no model loads.
 
-    Notes which drafter a table has by default.
+    Logs which drafter a table has by default. Raises SpsError for invalid options and for what the
+    environment lacks.
     """
     facts = facts_of(access)
     points = [table.points(facts) for table in tables]
@@ -84,8 +85,7 @@ def conduct(
 ) -> "Benchmark":
     """Return a benchmark that runs experiments in `place`, with the models of `pair` or its own.
 
-    Args:
-        how: further fields of `Benchmark`: workers, watch, stop.
+    `how` are further fields of `Benchmark`: workers, watch, stop.
     """
     with importing_libraries():
         from spsbench.benchmark.conduct import Benchmark

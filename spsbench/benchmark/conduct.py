@@ -84,12 +84,12 @@ class Benchmark:
     traced: OnProgress = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Run:
-        """Make missing records, score and report them; `finished` is None: stopped, or not rank 0.
+        """Make an experiment's missing records and traces, score and report them; return the run.
 
-        With `no_texts`, digests replace texts and token ids at the end.
-
-        Raises:
-            SpsError: models, data or a folder that cannot be used.
+        Its `finished` is None if it was stopped, or on ranks above 0, which write nothing; its
+        `scored` is the exit code of scoring programs. Memory measured on a busy machine is measured
+        again at the end. With `no_texts`, digests replace texts and token ids at the end. Raises
+        SpsError where models, data or the folder cannot be used, or where a shard gets no sample.
         """
         folders, identity, folder = self._prepare(experiment)
         if ranks().rank > 0:  # rank 0 writes
@@ -133,14 +133,14 @@ class Benchmark:
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
     ) -> Provenance:
-        """Return the provenance of this start, and the memory of this machine."""
+        """Return this start's provenance; without workers with memory, as `before` or measured."""
         conditions = worker_provenance(cell.target.device for cell in experiment.cells)
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             conditions.memory = memory(experiment, folders, memory_before(before, conditions))
         return conditions
 
     def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:
-        """Return the manifest of a new run.
+        """Return the manifest of a new run; log a note on plain prompts with tokens of a template.
 
         It has the options; by task the ids of samples and a digest of the uncut prompts; and by
         cell, where its tokenizer is local, a digest of the prompts' tokens.
@@ -173,18 +173,18 @@ class Benchmark:
         return manifest
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the estimated cost of the run, a line a cell; writes nothing.
+        """Yield a line on the time of each cell, then of all, from short generations made for it.
 
-        Raises:
-            SpsError: models, data or a folder that cannot be used.
+        Nothing is written. Raises SpsError where models, data or the folder cannot be used.
         """
         *_, folder = self._prepare(experiment)
         yield from estimate_times(experiment, Models(self.model_cache), folder)
 
     def resolve(self, request: ExperimentRequest) -> Experiment:
-        """Return the requested experiment, with every cell checked.
+        """Return the requested experiment, with every cell checked; UsageError: an invalid one.
 
-        Costs of rounds that a schedule takes from this machine are measured first.
+        Without workers, torch's threads are set, and costs of rounds that a schedule takes from
+        this machine are measured first, where they are unknown.
         """
         resolver = partial(resolve, vocabularies=self.model_cache.vocabularies)
         if self.workers.kind == HERE:
@@ -199,9 +199,11 @@ class Benchmark:
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
-        """Set threads, check what workers and the folder allow, and log the parts.
+        """Set threads, find the models, check what workers and the folder allow, and log the parts.
 
-        Returns the models' folders, the run's fingerprint and its folder.
+        Returns the models' folders, the run's fingerprint and its folder. Raises UsageError for
+        engines elsewhere, batches or ranks with workers, and for cells that cannot be traced;
+        SpsError where a model or the folder cannot be used.
         """
         if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
@@ -226,9 +228,10 @@ class Benchmark:
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
-        """Make every missing record; return the samples of each part, which say the prompts.
+        """Write every missing record, until `stop()`; return the samples of each part.
 
-        Prompts are cut to the contexts of the models in parts that lack records.
+        Samples of parts that lack records have their prompts cut to the contexts of the models,
+        others are as in the data. What drafters learnt is forgotten first.
         """
         models = Models(self.model_cache)
         contexts: Rooms = models if self.workers.kind == HERE else self.model_cache.outline
@@ -250,7 +253,7 @@ class Benchmark:
         return samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
-        """Make the missing traces of drafts along the existing texts."""
+        """Write the missing traces of drafts along the run's texts, until `stop()` is True."""
         models = Models(self.model_cache)
         for part in experiment.parts:
             if not part.traced or self.stop():
@@ -271,7 +274,8 @@ class Benchmark:
     def _of_run(self, writer: RunWriter) -> Iterator[None]:
         """Give the model cache the clock of this run and its tuning choices, and save new choices.
 
-        Restores the model cache afterwards, so that the cache does not write into a finished run.
+        Choices made before are saved at once. Afterwards the cache has no clock and saves choices
+        as it did before, so that it does not write into a finished run.
         """
         choices, before = self.model_cache.choices, self.model_cache.chosen
         choices.update(writer.engines)
@@ -289,7 +293,11 @@ class Benchmark:
             self.model_cache.chosen, self.model_cache.clock = before, None
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
-        """Score the generated programs if that can be done or is required; return the exit code."""
+        """Score programs by `sps score`, unless it is turned off, and return the exit code.
+
+        Without a way to run them here it is OK, or SANDBOX if `score` is True; the log says what to
+        do.
+        """
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:
             return Exit.OK
@@ -311,23 +319,23 @@ class FollowedRun(RunWriter):
         vars(self).update(state)
 
     def append(self, record: Record, machine: str | None = None) -> None:
-        """Drop a record."""
+        """Do nothing with a record: rank 0 writes it."""
 
     def note(self, **facts: Any) -> None:
-        """Drop facts."""
+        """Do nothing with facts: rank 0 writes them."""
 
 
 def follow_run(writer: Any = None) -> FollowedRun:
-    """Return rank 0's run, which alone has a writer, on every rank."""
+    """Return a copy of rank 0's `writer` that writes nothing; every rank has to call it."""
     state = on_rank_0(lambda: {n: v for n, v in vars(writer).items() if not n.startswith("_")})
     return FollowedRun(state)
 
 
 def score_apart(folder: Path) -> int:
-    """Score the programs of a finished run; return the exit code of `sps score`.
+    """Score the programs of a run by `sps score` in another process; return its exit code.
 
-    The run is kept after any failure, with a message on how to continue. SIGTERM and SIGHUP are
-    passed on; a process that a signal killed gives Exit.INTERNAL.
+    After any failure the run is kept, and a line on how to continue is logged. SIGTERM and SIGHUP
+    are passed on; a process that a signal killed gives Exit.INTERNAL. Its figures are not printed.
     """
     # -P: files in the working directory must not shadow modules
     command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), flag_of("allow_partial")]

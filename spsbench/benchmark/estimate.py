@@ -37,10 +37,10 @@ class Cost(NamedTuple):
 def estimate_times(
     experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
 ) -> Iterator[str]:
-    """Yield a line a cell, then the total time, from probes of its cells.
+    """Yield a line a cell, then one on the total time into `folder`, from probes of its cells.
 
-    A probe is one short generation after a warm-up; where probing takes too long, a cell costs what
-    the probed cell costs that is most like it.
+    A probe is one short generation after a warm-up; after `ENOUGH` seconds of probing, a cell costs
+    what the probed cell costs that is most like it. A last line tells if other work ran meanwhile.
     """
     total, before = 0.0, read_clocks()
     is_over = time_limit(ENOUGH)
@@ -70,13 +70,13 @@ def estimate_times(
 
 
 def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
-    """Return whether two cells use other models or methods, and how far apart their K are."""
+    """Return whether two cells differ in models or method, and the difference of their K."""
     models, others = ((c.target, c.draft, c.drafter, c.verifier, c.decoder) for c in (one, other))
     return models != others, abs((one.k or 0) - (other.k or 0))
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Time one short generation, after a shorter warm-up: seconds once, and for each token."""
+    """Time a generation of `TOKENS` tokens, after a shorter warm-up: seconds once, and a token."""
     for tokens in (WARM_UP, TOKENS):
         count = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=count, ignore_eos=True, stop=())
@@ -100,7 +100,7 @@ class RunProgress:
         self._times = {cell.id: {} for cell in cells}
 
     def add(self, cell: Cell, record: Record) -> None:
-        """Count one record, its tokens and rounds; its time unless it is flagged `first`."""
+        """Count one record, its tokens and rounds; its time if it has no flag but `loaded`."""
         self.done += 1
         self.failed += record.error is not None
         sums = totals(record.rounds, record.prefill_seconds, horizon=1)
@@ -115,7 +115,7 @@ class RunProgress:
         """Return the speed-up by the rule of the final table: over generations of both methods.
 
         For several cells, the least and the greatest value, in words that do not suggest an
-        interval.
+        interval. Empty if no generation has been made by both.
         """
         speedups = []
         for name, base in self._base.items():
@@ -146,5 +146,5 @@ class RunProgress:
 
 
 def rate(value: float) -> str:
-    """Format to at least two digits: `410`, `4.1`, `0.41`, `0.041`."""
+    """Format to two digits, from 10 on without decimals: `410`, `4.1`, `0.41`, `0.041`."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

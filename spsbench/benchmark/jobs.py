@@ -51,10 +51,8 @@ def job_prompt(
 ) -> list[int] | EnginePrompt:
     """Return a sample's prompt as tokens; for an engine elsewhere its text or messages with them.
 
-    Without a tokenizer here, the tokens of an `EnginePrompt` are None.
-
-    Raises:
-        DataError: as `encode` and `encode_chat`.
+    Without a tokenizer here, the tokens of an `EnginePrompt` are None. `before` are the turns
+    before the sample's. Raises DataError as `encode_text` and `encode_chat`.
     """
     if not cell.elsewhere:
         return prompt_ids(models, cell, sample, before)
@@ -67,8 +65,7 @@ def prompt_ids(
 ) -> list[int]:
     """Return the tokens of a sample's prompt; under `cell.chat` in the template, as messages.
 
-    Raises:
-        DataError: as `encode` and `encode_chat`.
+    `before` are the turns before it. Raises DataError as `encode_text` and `encode_chat`.
     """
     if not cell.chat:
         return encode_text(models.tokenizer, sample.prompt)
@@ -76,7 +73,7 @@ def prompt_ids(
 
 
 def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
-    """Return 16 digits of a digest of the tokens of some prompts, evenly spread; of first turns."""
+    """Return 16 digits of a digest of the tokens of about `DIGESTED` first turns, evenly spread."""
     first = [sample for sample in samples if sample.after is None]
     chosen = first[:: max(1, len(first) // DIGESTED)]
     return digest_of(json.dumps(prompt_ids(models, cell, sample)) for sample in chosen)[:16]
@@ -85,9 +82,9 @@ def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
 def job_messages(
     cell: Cell, sample: Sample, before: Sequence[Mapping[str, str]] = ()
 ) -> list[Mapping[str, str]]:
-    """Return a prompt as messages, after a system message and the turns before it.
+    """Return a sample's prompt as the user's message, behind a system message and `before`.
 
-    A sample's own system message is taken in place of the cell's.
+    The system message is the sample's, else the cell's; without either there is none.
     """
     system = sample.system or cell.system
     start = [{"role": "system", "content": system}] if system else []
@@ -105,15 +102,14 @@ class Answers:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Keep an answer that a later turn needs."""
+        """Keep the text of a record that has not failed, if a later turn needs it."""
         if record.sample in self._awaited and record.error is None:
             self._texts[record.key] = record.text
 
     def before(self, cell: str, sample: Sample, repeat: int) -> list[dict[str, str]]:
-        """Return the turns before a sample's own, each with its answer.
+        """Return the messages before a sample's turn, by user and assistant, oldest first.
 
-        Raises:
-            UnansweredError: an earlier turn failed.
+        Raises UnansweredError where an earlier turn has no answer; a first turn has [].
         """
         turns: list[dict[str, str]] = []
         while sample.after is not None:
@@ -154,7 +150,7 @@ class Job(NamedTuple):
         return self.cell.id, self.sample.id, self.repeat
 
     def record(self, generated: Record = EMPTY, **facts: Any) -> Record:
-        """Return what was generated, with `facts`, as the record of this job and its sample."""
+        """Return `generated` with this job's keys, its sample's group and cut, and `facts`."""
         return replace(
             generated,
             cell=self.cell.id,
@@ -181,12 +177,12 @@ def part_jobs(part: TaskPart, samples: Sequence[Sample], seed: int) -> Iterator[
 
 
 def generations(part: TaskPart, prompts: int) -> dict[str, int]:
-    """Return cell -> number of jobs, without creating them."""
+    """Return cell id -> number of jobs with so many `prompts`, without creating them."""
     return {cell.id: prompts * repeats_of(cell, part.samples, part.repeats) for cell in part.cells}
 
 
 def samples_of(part: TaskPart, models: Rooms) -> list[Sample]:
-    """Return the samples of a part, cut to fit the shortest context of all its cells."""
+    """Return the samples of a part; their prompts fit the shortest context of all its cells."""
     return take_samples(part.task.samples, fitting(part, models), part.limit, part.sample_seed)
 
 
@@ -196,7 +192,7 @@ def uncut(part: TaskPart) -> list[Sample]:
 
 
 def fitting(part: TaskPart, models: Rooms) -> Fits:
-    """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
+    """Return a test whether a prompt and its new tokens fit a part's shortest context, if any."""
     loads = [(models(cell), cell.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
     first, cell = loads[0][0], part.cells[0]
@@ -212,12 +208,12 @@ def run_job(
     compare: Callable[[Cell], Loaded] | None = None,
     batch: Batch | None = None,
 ) -> Record:
-    """Run one generation and return its record; a failure becomes a record with `error`.
+    """Run one generation and return its record; one of `FAILURES` becomes a record with `error`.
 
     Args:
         answers: answers to earlier turns; None: the sample is none of a conversation.
-        compare: returns the models for the comparison of a quantised target with the
-            full-precision target; None: no comparison.
+        compare: returns the models for the `distance` of a quantised target from the full-precision
+            target; None: no comparison.
         batch: the batch that it is a row of; None: it is alone.
     """
     cell, sample, repeat = job
@@ -257,7 +253,7 @@ def run_job(
 
 
 def peak_memory_mib() -> float:
-    """Return the peak resident memory of this process, without GPU memory."""
+    """Return the peak resident memory of this process in MiB, without GPU memory."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
@@ -273,9 +269,10 @@ class Unit(NamedTuple):
 def units_of(
     missing: Sequence[Job], samples: Sequence[Sample], records: Iterable[Record]
 ) -> Iterator[Unit]:
-    """Yield the units of missing jobs of a part, those of one target after the other.
+    """Yield units of a part's missing jobs: of one target, prompt or conversation, and repeat.
 
-    Later turns of its `samples` go on from the answers in existing `records`.
+    Units of one target follow one another. That of a conversation has all its turns of `samples`,
+    and their answers in existing `records`, as texts alone.
     """
     conversations = group_by(samples, lambda sample: sample.id.partition(TURN)[0])
     awaited = {sample.after for sample in samples if sample.after is not None}
@@ -296,7 +293,7 @@ def units_of(
 
 
 def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs that are made together: one at a time, or those that share a batch.
+    """Yield the jobs that are made together: one at a time, or those of a cell that share a batch.
 
     The methods of one batch of prompts still follow each other. A continuous batch has all jobs of
     its cell, and a later turn of a conversation waits for the batch of the turn before.

@@ -105,7 +105,10 @@ class Maker(Work):
         return UnitRecords(new, self._machine, dict(self._own_models.model_cache.choices))
 
     def records(self, unit: Unit) -> Iterator[Record]:
-        """Yield the records of a unit as they end; the first is flagged without a warm-up."""
+        """Yield a unit's records until `stop()`; OutOfMemoryError: a batch does not fit.
+
+        Without a warm-up the first record of this process is flagged `first`.
+        """
         answers = Answers(unit.turns, unit.answers)
         check_batch_memory(unit.jobs, self._load)
         for group in groups(unit.jobs):
@@ -133,7 +136,8 @@ class Maker(Work):
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
         """Make what is not recorded before a cell's first group: `warmup` times a job and a batch.
 
-        The first one that succeeds also makes rounds of each depth: see `warm_depths`.
+        If the first job succeeds, rounds of each depth follow: see `warm_depths`. For an engine
+        elsewhere prompts are numbered. After `stop()` nothing is made.
         """
         job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
@@ -159,7 +163,7 @@ class Maker(Work):
                     pass
 
     def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
-        """Yield the records of a group, alone or as rows of a batch; none begins after `stop()`."""
+        """Yield a group's records, alone or as rows of a batch; after `stop()` none begins."""
         cell = group[0].cell
         make_record = partial(run_job, models=self._load(cell), answers=answers, compare=self._load)
         if cell.batch == 1:
@@ -184,7 +188,7 @@ class Maker(Work):
             self._count(cell.id, batch.summary, tokens)
 
     def _count(self, cell: str, counts: Acceptance | None, tokens: Sequence[int]) -> None:
-        """Pass on what a server counted over texts of so many tokens each, if it can be theirs."""
+        """Pass a server's counts by name to `counted`, unless they contradict the `tokens`."""
         if counts is None or self.counted is None or contradiction(counts, sum(tokens)):
             return
         sums = {"texts": len(tokens), "rounds": counts.rounds, "accepted": counts.accepted}
@@ -201,7 +205,8 @@ def make_batch(cell: Cell) -> Batch:
 def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
     """Raise OutOfMemoryError for batches whose keys and values do not fit, before any begins.
 
-    The message names the bytes of the batch, and how many rows fit.
+    The message names the bytes of the batch, and how many rows fit. Models of cells in batches are
+    loaded, and what a batch that fits needs is logged.
     """
     batched = (job for job in missing if job.cell.batch > 1 and not job.cell.elsewhere)
     for cell, group in group_by(batched, lambda job: job.cell).items():
@@ -236,7 +241,7 @@ class RecordMaking:
         self._noted: set[str] = set()  # machines of this start in the log
 
     def _write(self, record: Record, machine_of_record: str | None = None) -> None:
-        """Write a record, unless it is there already."""
+        """Write a record, count it and show the progress, unless it is there already."""
         if self.writer.is_missing(record.key):
             self.writer.append(record, machine_of_record)
             self._progress.add(self._cells[record.cell], record)
@@ -245,10 +250,8 @@ class RecordMaking:
     def make(self, workers: Workers, access: Access, models: Models) -> None:
         """Have this process make the records with `models`, or workers with their own.
 
-        Raises:
-            UnavailableError: no worker, or no way to reach one.
-            MismatchError: a worker has another environment.
-            SpsError: what a worker refuses.
+        Raises UnavailableError without a worker or a way to reach one, MismatchError where a worker
+        has another environment, and SpsError for what a worker refuses.
         """
         self.watch(self._progress)
         maker = Maker(cells=self.experiment.cells, access=access, warmup=self.experiment.warmup)
@@ -271,7 +274,7 @@ class RecordMaking:
                 return
 
     def _make_on(self, workers: Workers, maker: Maker, model_cache: ModelCache) -> None:
-        """Make them on `workers` by units; the records of a unit given up hold its error."""
+        """Make the missing records on `workers` by units; if a unit is given up, with its error."""
         maker = replace(
             maker,
             expected=describe_worker(folders_for(maker.cells, maker.access)),

@@ -58,9 +58,7 @@ def resolve_experiment(request: ExperimentRequest, resolver: Resolver = resolve)
     """Return the experiment of a request, with resolved cells.
 
     Of several drafters those that are valid: a draft model goes only with drafters that use one.
-
-    Raises:
-        UsageError: an invalid request; of several drafters, no valid one.
+    Raises UsageError for an invalid request and, of several drafters, if none is valid.
     """
     parts = []
     for part, requests, is_traced in request.parts:
@@ -82,7 +80,7 @@ def without_idle_draft(request: CellRequest) -> CellRequest:
 
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
-    """Return the folder of every model of some cells but those that are served elsewhere."""
+    """Return the folder of every model of some cells but served ones; SpsError: one is absent."""
     models = dict.fromkeys(model for cell in cells for model in cell.models if not model.served)
     return {m: locate_shape(m, access) if m.random else locate(m, access) for m in models}
 
@@ -92,8 +90,9 @@ def memory(
 ) -> Memory | None:
     """Return what bounds the times of each target on this machine: its memory, and its products.
 
-    None where no target is plain weights on a CPU. What `earlier` knows of the machine is taken
-    from it; without it, or a target in it, all is measured, and `loaded` tells of other work.
+    None where no target is plain weights on a CPU. What `earlier` knows is taken from it if it has
+    all targets; else all is measured, and `loaded` tells of other work. Targets go by their model
+    ids.
     """
     targets = dict.fromkeys(cell.target for cell in experiment.cells if not cell.elsewhere)
     weights, products = dict[str, int](), dict[str, tuple[str, int]]()
@@ -133,8 +132,9 @@ def measure_speeds(threads: int | None, dtypes: Iterable[str] = ()) -> Speeds:
 def product_rates(dtypes: Iterable[str], seconds: float = 0.3) -> dict[str, float]:
     """Measure, by dtype, the operations a second of torch's products of square matrices.
 
-    The best of `seconds` each: a lower bound of what a processor can do, by FMA in float32, by a
-    matrix unit or dot products in others, where it has them. Without those that torch lacks.
+    The best of those in `seconds` for each: a lower bound of what a processor can do, by FMA in
+    float32, by a matrix unit or dot products in others. A dtype that torch cannot multiply is left
+    out.
     """
     rates: dict[str, float] = {}
     for dtype in dict.fromkeys(dtypes):
@@ -150,7 +150,7 @@ def product_rates(dtypes: Iterable[str], seconds: float = 0.3) -> dict[str, floa
 
 
 def model_digests(cell: Cell) -> dict[str, str]:
-    """Return model -> digest of its files, for the models of a cell in local folders."""
+    """Return model -> digest of its files, for the trained models of a cell in local folders."""
     local = [model for model in cell.models if not (model.random or model.served)]
     return {
         str(model): digest(hash_files(folder, model.adapter))

@@ -30,17 +30,17 @@ class Run:
 
     @property
     def tables(self) -> Sequence[Table]:
-        """Return one table per machine of the run."""
+        """Return the tables of the report, one a run; UsageError: stopped before its end."""
         return self.report.tables
 
     @property
     def summary(self) -> list[Summary]:
-        """Return one row per cell, with every figure and its interval."""
+        """Return one row per cell, with every figure and its interval; UsageError: as `tables`."""
         return [row for table in self.tables for row in table.rows]
 
     @property
     def failed(self) -> int:
-        """Return the number of failed generations, which no figure includes."""
+        """Return the number of failed generations, which no figure includes; 0 if unfinished."""
         tables = self.finished.tables if self.finished else ()
         return sum(row.failures for table in tables for row in table.rows)
 
@@ -48,20 +48,20 @@ class Run:
         """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
 
         All rows have the same keys; a figure without value is None. Times are over undisturbed
-        timings; where `timed` is 0, over the `loaded` ones.
+        timings; where `timed` is 0, over the `loaded` ones. Raises UsageError as `tables`.
         """
         names = Names(summary.cell for summary in self.summary)
         figures = dict.fromkeys(name for summary in self.summary for name in summary.figures)
         return [_row(summary, names, figures) for summary in self.summary]
 
     def frame(self) -> Any:
-        """Return the rows as a `pandas.DataFrame`."""
+        """Return the rows as a `pandas.DataFrame`; UsageError: as `rows`."""
         import pandas
 
         return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> bytes:
-        """Return Figure 1 of the paper as PNG, and write it to `path` if given."""
+        """Return Figure 1 of the paper as PNG, and write it to `path`; UsageError: as `tables`."""
         from spsbench.reports.plots import png
 
         image = png(self.tables[0].figure)
@@ -81,7 +81,7 @@ class Run:
 
 
 def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:
-    """Return options, counts and figures (NAME, NAME.low, NAME.high) of a row of a frame."""
+    """Return by name options and counts of a row, and NAME, NAME.low, NAME.high of `figures`."""
     cell = summary.cell
     row: dict[str, Any] = {
         "task": str(cell.task or ""),

@@ -40,7 +40,7 @@ class RunPrompts:
                 self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        """Read the samples and earlier answers of a part as its manifest describes it."""
+        """Read samples and earlier answers of a described part; MismatchError: as `_check`."""
         part = TaskPart.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)
@@ -50,10 +50,10 @@ class RunPrompts:
             self._samples |= {(cell.id, sample.id): sample for sample in samples}
 
     def _check(self, part: TaskPart) -> None:
-        """Refuse prompts that are not the run's: a verdict on them would say nothing.
+        """Raise MismatchError for prompts that are not the run's: a verdict would say nothing.
 
-        Raises:
-            MismatchError: other tokens than the run's, or no way to tell.
+        They are those whose tokens have another digest than the run's, or of a chat template that
+        writes the time, if the run has no digest. Without a digest others pass.
         """
         for cell in {(c.target, c.chat, c.system): c for c in part.cells}.values():
             models, digest = self._models(cell), self._digests.get(cell.id)
@@ -91,7 +91,7 @@ class RunPrompts:
 
 
 def relocate_models(cell: Cell, run: Path) -> Cell:
-    """Return a cell whose models are `above` a run, where a relative path names no folder here."""
+    """Return a cell with models in folders above `run`, where their paths lead nowhere here."""
 
     def read_back(model: ModelSpec | None) -> ModelSpec | None:
         folder = path_above(run, model.id) if model and local_folder(model.id) is None else None

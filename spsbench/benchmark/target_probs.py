@@ -44,7 +44,7 @@ class TextTracer:
         self._processors = processors_of(cell, loaded)
 
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
-        """Yield the logits and probs before each of `tokens`, piece by piece, under processors."""
+        """Yield logits and probs before each of `tokens`, in pieces; the session begins anew."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         by = self._processors
         processed = None if by is None else TextProcessors(by, len(prompt))
@@ -60,7 +60,7 @@ class TextTracer:
     def written(
         self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, rows: list[Rows]
     ) -> Written:
-        """Return the text in the format of a trace."""
+        """Return a text's line of a trace: its key, finish, and q and entropy of each token."""
         q = torch.cat([piece.q for piece in rows])
         at = torch.tensor(tokens, device=q.device)[:, None]
         limits = Limits(self.cell.max_new_tokens)
@@ -88,10 +88,10 @@ def distance(
 ) -> float | None:
     """Return the summed total variation, over `tokens`, of a quantised target's distributions.
 
-    The total variation is sum_x |q - q'| / 2, with q' of the full-precision target. Both are under
-    the cell's own warp: for greedy distributions the sum counts differing tokens. None for no
-    tokens, where a distribution is not finite, and for other targets: random weights have no
-    reference, and block-quantised files are the checkpoint itself.
+    The total variation is sum_x |q - q'| / 2, with q' of the full-precision target, which `models`
+    loads. Both are under the cell's own warp: for greedy distributions the sum counts differing
+    tokens. None for no tokens, where a sum is not finite, and for other targets: random weights
+    have no reference, and block-quantised files are the checkpoint itself.
     """
     target = cell.target
     if not tokens or target.random or target.quantised in (None, BLOCKS):

@@ -75,15 +75,15 @@ class DraftTracer:
         return None
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Along:
-        """Return the draft's trace along a text."""
+        """Return the draft's trace along a text, by the target's `rows` before each of `tokens`."""
         self.drafter.begin(prompt, Scores(rows[0].logits[:0], {}))
         trace = self._sampled if self.of.sampled else self._proposed
         return trace(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
-        """Return the numbers of proposed tokens and hits before each token, after rounds of ArS.
+        """Return [A L] numbers of proposed tokens and hits before each token, after rounds of ArS.
 
-        Look-ups are made for each K of `REQUESTED` where a shorter draft may be another.
+        A is the number of `REQUESTED` K for look-ups whose shorter drafts may be others, else 1.
         """
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
@@ -106,7 +106,11 @@ class DraftTracer:
     def _sampled(
         self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
     ) -> SampledDraft:
-        """Compare drafter and target at each of `tokens`; 0 beyond the drafter's context."""
+        """Compare drafter and target at each of `tokens`; 0 beyond the drafter's context.
+
+        Where each schedule that reads distributions stops is added. RuntimeError: the drafter has
+        no probabilities for this text.
+        """
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
         text = [*prompt, *tokens[:reach]]
@@ -156,7 +160,7 @@ class DraftTracer:
 
 
 def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
-    """Return the look-ups of a drafter: for each K of `REQUESTED` if shorter drafts are others."""
+    """Return a drafter's look-ups before each token: for each K of `REQUESTED` if these differ."""
     by_k = look_ups(drafter.proposals, [*prompt, *tokens], len(prompt), REQUESTED)
     proposed, hits = np.minimum(by_k, np.array(REQUESTED)[:, None]).astype(np.uint8)
     if all(
@@ -168,7 +172,7 @@ def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
 
 
 def trace_columns(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict[str, Tensor]:
-    """Return the columns of a trace, [n] each, at the positions of `tokens`."""
+    """Return `COLUMNS` -> [n] at `tokens`, of `p` and, before greedy warp, `sure`, [n, V] each."""
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
         "overlap": torch.minimum(p, target.q).sum(-1),
@@ -179,23 +183,23 @@ def trace_columns(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict
 
 
 def overrides(part: object, base: type, name: str) -> bool:
-    """Return whether the class of a drafter or schedule has a method of its own."""
+    """Return whether the class of `part` has another attribute `name` than the class `base`."""
     default = getattr(base, name)
     return getattr(type(part), name, default) is not default
 
 
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
-    """Return the schedules of `cells` whose `go_on` reads the distribution."""
+    """Return by name the schedules of `cells` whose `go_on` reads the distribution."""
     named = {str(cell.schedule): cell.schedule for cell in cells}
     by_name: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
     return {name: s for name, s in by_name.items() if overrides(s, Schedule, "go_on")}
 
 
 def scheduled_slots(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
-    """Return [L] the slots, of `most`, that a schedule drafts from each position along a text.
+    """Return [L] the slots, `most` at most, that a schedule drafts from each position along a text.
 
     `k` is called as in a first round: adaptation from round to round is left out. A schedule that
-    goes on through all of `sure` [n, V] drafts its k.
+    goes on through all rows of `sure` [n, V], distributions from a position on, drafts its k.
     """
     stops = np.zeros(length, np.uint8)
     for at in range(length):

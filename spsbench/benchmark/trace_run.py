@@ -29,7 +29,7 @@ TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 
 def trace_source(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
-    """Return the identity of the texts of an ArS cell."""
+    """Return the identity of an ArS cell's texts: sampling, target, chat and system message."""
     target = plain.target
     return TraceSource(
         {
@@ -42,7 +42,7 @@ def trace_source(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
 
 
 def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Return the identity of a draft."""
+    """Return a draft's identity by name: drafter, hash of its source, and any draft model's."""
     drafter = cell.drafter
     identity: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
     if cell.draft is not None:
@@ -51,7 +51,7 @@ def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, A
 
 
 def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Return a model's name, revision and files; its tokenizer separately, to name differences."""
+    """Return a model's name, revision and hashes of its files; one apart for its tokenizer's."""
     folder = folders[model]
     identity: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     identity |= {"adapter": model.adapter} if model.adapter else {}
@@ -86,10 +86,9 @@ def trace_part(
 ) -> None:
     """Write the missing traces of a part whose texts are finished, until `stop()`.
 
-    A draft that cannot be traced is noted, and left out.
-
-    Raises:
-        MismatchError: the existing traces of a file are of other texts or drafts.
+    `records` gives the run's records at each call, `on_progress` gets (texts traced, all) of a
+    cell. What cannot be traced is logged, and left out. Raises MismatchError where the existing
+    traces of a file are of other texts or drafts.
     """
     by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
     for plain in (cell for cell in part.cells if cell.k == 0):
@@ -134,16 +133,12 @@ def trace_part(
 
 
 def lacks_trace(writer: TraceWriter, key: Key, draft: DraftTracer) -> bool:
-    """Return whether a text has no trace of a draft that can be traced."""
+    """Return whether a text has no trace of a draft, with its schedules, that can be traced."""
     return draft.untraceable is None and not writer.has(key, draft.name, frozenset(draft.schedules))
 
 
 def check_traceable(part: TaskPart) -> None:
-    """Refuse cells that cannot be traced, before anything is made.
-
-    Raises:
-        UsageError: the decoding loop of another library, or several ranks.
-    """
+    """Raise UsageError for traced cells of another library's decoding loop, or of several ranks."""
     for cell in part.traced:
         if not cell.own_loop:
             raise UsageError(

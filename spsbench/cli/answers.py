@@ -61,7 +61,7 @@ class Paint(StrEnum):
 
 
 def choose_paint(color: str) -> Paint:
-    """Return the style that `--color`, the environment and stdout allow."""
+    """Return COLOUR for always, and for auto on a colour terminal; else MARKS on one, or NONE."""
     if color == "always":
         return Paint.COLOUR
     if not is_terminal(sys.stdout):
@@ -70,9 +70,9 @@ def choose_paint(color: str) -> Paint:
 
 
 def paint_piece(piece: Piece, how: Paint) -> str:
-    """Return the piece, escaped and with its origin; every colour ends with its piece.
+    """Return the piece's text, escaped, in the colour or marks of its origin, where these exist.
 
-    An interrupted stream therefore leaves the terminal's colour as it was.
+    Every colour ends with its piece: an interrupted stream leaves the terminal's as it was.
     """
     text = safe_text(piece.text)
     if how is Paint.COLOUR and piece.origin in SGR:
@@ -103,7 +103,7 @@ class Screen:
         return ", ".join([*explanations, "the rest sampled by the target alone"])
 
     def show(self, pieces: Iterable[Piece]) -> None:
-        """Write `pieces` and flush."""
+        """Write the pieces that have text, and flush; nothing is written without such."""
         pieces = [piece for piece in pieces if piece.text]
         if pieces:
             # Before the text: an interrupt may come right after it.
@@ -118,7 +118,7 @@ class Screen:
 
 
 def show_stats(texts: Mapping[str, Text]) -> None:
-    """Print acceptance and timing on stderr, one column per method."""
+    """Print figures on stderr, a column per method, and a line on each slow first round."""
     figures = figure_rows(list(texts.values()))
     for line in align_columns([("", *texts), *figures] if len(texts) > 1 else figures):
         say(line.rstrip())
@@ -133,7 +133,7 @@ def show_stats(texts: Mapping[str, Text]) -> None:
 
 
 def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
-    """Return the label of each figure and its value of each text; the distribution if lossy."""
+    """Return rows: a figure's label, its value of each text; the distribution if one is lossy."""
     figures, cells = [text.metrics for text in texts], [text.cell for text in texts]
     distributions = [f"lossy: {c.verifier}" if c.lossy else "the target's" for c in cells]
     return [
@@ -156,7 +156,7 @@ def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
 
 
 def format_acceptance(text: Text) -> str:
-    """Format the acceptance rate, or the reason why there is none."""
+    """Format the acceptance rate, noting deterministic drafts, or n/a and why there is none."""
     alpha, drafted = text.metrics.alpha, text.metrics.drafted
     if alpha is not None:
         return f"{alpha:.3f}{' (over tested deterministic drafts)' if text.by_rule else ''}"
@@ -185,7 +185,7 @@ milliseconds = partial(format_number, unit=" ms")
 
 
 def format_shares(*values: float | None) -> str:
-    """Format shares of the decode time."""
+    """Format shares of the decode time as `12% / 80% / n/a`, where None is n/a."""
     return " / ".join(NA if value is None else f"{value:.0%}" for value in values)
 
 
@@ -193,7 +193,7 @@ ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
 def advice(text: Text, comparison: Comparison | None) -> Iterator[str]:
-    """Yield recommendations from the figures of `text`, a line each."""
+    """Yield a line if prompt lookup found no draft in `ENOUGH` rounds, and one if ArS is faster."""
     figures = text.metrics
     if text.by_rule and text.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
@@ -216,7 +216,11 @@ def payload(
     prompt: str = "",
     digests: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the result as ASCII JSON in one line; raises on NaN."""
+    """Return the result as ASCII JSON in one line; ValueError: NaN or Infinity in it.
+
+    It has digests of prompt and models, the text and its figures, settings, engines, what
+    `comparison` adds, advice and environment.
+    """
     content = {
         "schema": SCHEMA,
         "prompt_sha256": sha256(prompt.encode()).hexdigest(),
@@ -233,7 +237,7 @@ def payload(
 
 
 def text_json(text: Text) -> dict[str, Any]:
-    """Return the text, tokens and timing of one method."""
+    """Return by name a text's tokens, text, finish reason, rounds and metrics, for JSON."""
     return {
         "tokens": text.record.tokens,
         "text": text.record.text,
@@ -244,7 +248,7 @@ def text_json(text: Text) -> dict[str, Any]:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the auto-regressive result and its relation to the speculative one."""
+    """Return by name the text of ArS, and the speed-ups, equality and divergence of SpS from it."""
     gained, divergence = comparison.speedup, comparison.divergence
     return {
         "ars": text_json(comparison.ars),
@@ -267,11 +271,13 @@ def answer(
     stats: bool,
     **how: Any,
 ) -> None:
-    """Generate from `prompt`, show the text as it comes, and report.
+    """Generate from `prompt`; write the text as it comes, one line of JSON, or a page.
+
+    In `format` text the figures of `stats`, the comparison and advice follow on stderr.
 
     Args:
         compared: generate by ArS too, and compare.
-        out: the file of a page, which `format` html makes.
+        out: the file of a page, which `format` html makes; None: stdout.
         how: `chat`, `system`, `truncate`, as `Pair.generation` takes them.
     """
     show = screen.show if format == "text" else ignore
@@ -319,7 +325,10 @@ COMMAND = re.compile(r"/\w*+(\s|$)")
 
 
 def converse(pair: Pair, screen: Screen, *, stats: bool, **how: Any) -> None:
-    """Hold a conversation until /exit or Ctrl-D; `how` has `system` and `truncate`."""
+    """Hold a conversation until /exit or Ctrl-D; `how` has `system` and `truncate`.
+
+    A turn without an answer is forgotten; noise is drawn anew for each turn.
+    """
     with contextlib.suppress(ImportError):  # line editing where the platform has it
         import readline  # noqa: F401
 
@@ -345,7 +354,7 @@ def converse(pair: Pair, screen: Screen, *, stats: bool, **how: Any) -> None:
 
 
 def read_line() -> str | None:
-    """Read a line; return None at Ctrl-D."""
+    """Read a line from stdin, stripped, after the prompt `ASK`; return None at Ctrl-D."""
     try:
         return input(ASK).strip()
     except EOFError:
@@ -356,7 +365,7 @@ def read_line() -> str | None:
 def answer_turn(
     pair: Pair, screen: Screen, messages: list[dict[str, str]], stats: bool, **how: Any
 ) -> str | None:
-    """Print an answer and return its text, even if interrupted; None if an error was printed."""
+    """Print an answer, return its text, even if interrupted; None: a DataError was printed."""
     generation = None
     try:
         generation = pair.generation(messages, **how)
@@ -383,7 +392,7 @@ def write_page(
     lines: Sequence[str],
     out: Path | None,
 ) -> None:
-    """Write the page of texts, token by token, with `lines` below its settings."""
+    """Write the page of texts, token by token, to `out` or stdout, `lines` below its settings."""
     from spsbench.cli.publish import deliver
 
     traces = [

@@ -75,7 +75,9 @@ def bench(
 def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
     """Return the options for all parts, and one table per part.
 
-    A table is the file's top level, its part over it, and the flags over both.
+    A table is the file's top level, its part over it, and the flags over both, which a title then
+    names. A note says which plug-in files run. UsageError: invalid options, or a part without a
+    task.
     """
     top, parts = read_tables(config)
     above = {name: top.pop(name) for name in [*top] if name in options_of(Experiment)}
@@ -97,7 +99,7 @@ def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, li
 
 
 def plugin_files(table: Sweep) -> list[str]:
-    """Return the plug-ins of a table that are named by their files."""
+    """Return the files of the plug-ins that a table names by their paths, its task's included."""
     named = [value for values in table.axes.values() for value in values]
     names = [value.name for value in named if getattr(value, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names
@@ -108,11 +110,9 @@ def run_experiment(
 ) -> int:
     """Run the requested experiment into its folder and show its report; return the exit code.
 
-    Args:
-        prepare: returns the benchmark that `watch` sees and `stop` ends.
-
-    Raises:
-        SpsError: models, data or a folder that cannot be used.
+    It is the signal's if the run was stopped, that of scoring if this failed, `FAILED_SAMPLES` if
+    samples did, else OK. `prepare` returns the benchmark that `watch` sees and `stop` ends. Raises
+    SpsError where models, data or a folder cannot be used.
     """
     with graceful() as interrupt, deferred_progress() as watch:
         benchmark = prepare(watch=watch, stop=lambda: interrupt.requested)

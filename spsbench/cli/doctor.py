@@ -39,7 +39,7 @@ def doctor(format: TableFormat = "table") -> None:
 
 
 def value_rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each line."""
+    """Yield name and value of each line of the table for values of `examine_machine`."""
     yield "python", f"{values['python']} on {values['platform']}"
     for package in PACKAGES:
         key = package.replace("-", "_")
@@ -157,7 +157,7 @@ def examine_machine() -> dict[str, Any]:
 
 
 def cached_models(cache: Path) -> dict[str, int]:
-    """Return the bytes of each model in the hub's cache."""
+    """Return the bytes of each model in the hub's cache, by name; empty if it cannot be read."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 

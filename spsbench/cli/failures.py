@@ -28,7 +28,7 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run `command`, report its failure, if any, and return the exit code."""
+    """Run `command`, report any failure of it, and return the exit code; 141 for a broken pipe."""
     code: object = Exit.OK
     try:
         code = command() or Exit.OK
@@ -48,7 +48,7 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def report_error(error: BaseException) -> int:
-    """Print the line of `error`, or help as it is, and return its exit code.
+    """Print the line of `error` on stderr, or help on stdout, and return its exit code.
 
     A bug's traceback is saved, or any printed with `--debug`; torchrun gets the line of a rank.
     """
@@ -68,7 +68,7 @@ def report_error(error: BaseException) -> int:
 
 
 def write_error_file(line: str) -> None:
-    """Write the error of this rank to the file that torchrun reads."""
+    """Write this rank's error as JSON to the file that torchrun reads, if there is one."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"timestamp": str(int(time.time()))}
         with open(path, "w", encoding="utf-8") as file:
@@ -76,7 +76,7 @@ def write_error_file(line: str) -> None:
 
 
 def describe_error(error: BaseException) -> tuple[str, int]:
-    """Return the line for the user and the exit code."""
+    """Return the line for the user and the exit code; INTERNAL where no kind of error is known."""
     if (long := too_long(error)) is not None:
         name = str(long.filename)
         shortened = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
@@ -110,7 +110,7 @@ def describe_error(error: BaseException) -> tuple[str, int]:
 
 
 def too_long(error: BaseException | None) -> OSError | None:
-    """Return the system's error about a too long file name in the chain of causes of `error`."""
+    """Return the OSError about a too long file name in the chain of causes of `error`, or None."""
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return error
@@ -136,7 +136,7 @@ def save_traceback(error: BaseException) -> str:
 
 
 def abandon_output() -> None:
-    """Discard buffered output of streams that are closed or full."""
+    """Flush stdout and stderr; discard the output of one that is closed or full."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -106,8 +106,8 @@ def generate(
 def read_prompt(argument: str | None, file: str | None) -> str | None:
     """Return the prompt as it is; None when nothing was given and stdin is a terminal.
 
-    Raises:
-        SpsError: two sources, nothing in them, or something that is no text.
+    It is `argument`, or the content of `file`, or of stdin without both or for `-`. Raises SpsError
+    for two sources, an empty or closed one, and for what is no text or more than `LIMIT` bytes.
     """
     if argument is not None and file is not None:
         first = "PROMPT '-'" if argument == "-" else "PROMPT"
@@ -131,11 +131,7 @@ def read_prompt(argument: str | None, file: str | None) -> str | None:
 
 
 def decode_prompt(content: bytes, where: str) -> str:
-    """Return the text of a prompt.
-
-    Raises:
-        DataError: it is longer than the limit, or no UTF-8.
-    """
+    """Return the text of a prompt from `where`; DataError: more than `LIMIT` bytes, or no UTF-8."""
     if len(content) > LIMIT:
         raise DataError(f"the prompt ({where}) is longer than {LIMIT:,} bytes: expected less")
     try:

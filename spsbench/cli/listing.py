@@ -43,7 +43,7 @@ def list_plug_ins(
 
 
 def entry_columns(entry: Entry) -> dict[str, str]:
-    """Return the columns of an entry."""
+    """Return by name an entry's kind, name, summary, path, guarantee, needs and allows."""
     return {
         "kind": entry.kind,
         "name": entry.name,
@@ -72,7 +72,7 @@ def model_rows() -> Iterator[dict[str, str]]:
 
 
 def foreign_guarantee(entry: Entry) -> str:
-    """Return the guarantee of another package's verifier, which only its class knows."""
+    """Return the guarantee, or the import error, of a verifier not ours; empty without torch."""
     if entry.kind != "verifiers" or entry.path.startswith(".") or find_spec("torch") is None:
         return ""
     try:

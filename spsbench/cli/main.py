@@ -22,7 +22,7 @@ IN_STEP = ("generate", "bench", "verify")  # commands whose models ranks of torc
 
 
 def show_all(context: typer.Context, requested: bool) -> None:
-    """Print the help with all options and end."""
+    """Print the help with hidden options too and end with typer.Exit, if `requested`."""
     if requested:
         for parameter in context.command.params:
             parameter.hidden = False  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ class Command(TyperCommand):
         super().__init__(*args, params=params, **attributes | {"rich_markup_mode": None})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; the function is not given what was added."""
+        """Parse the arguments: --json sets `format`, the function gets no other added flag."""
         left = super().parse_args(ctx, args)
         if ctx.params.pop("json", False):
             ctx.params["format"] = "json"
@@ -67,7 +67,7 @@ class Command(TyperCommand):
         return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options in their groups."""
+        """Write the help of the options by group: Arguments, their panels, or Output."""
         groups: dict[str, list[Any]] = {}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
@@ -103,7 +103,7 @@ class Commands(Group):
             self.add_command(TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the name, the imported command and the arguments left for it."""
+        """Return the name, the imported command (None: none such) and the arguments left."""
         name, command, left = super().resolve_command(ctx, args)
         return name, command and import_command(str(name)), left
 
@@ -134,7 +134,7 @@ app = typer.Typer(
 
 
 def show_version(requested: bool) -> None:
-    """Print the version and end."""
+    """Print the version and end with typer.Exit, if `requested`."""
     if requested:
         print(f"sps {__version__}")
         raise typer.Exit
@@ -150,13 +150,16 @@ def sps(
 
 
 def command() -> object:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments name; rank 0 prints its messages. Return its result."""
     with lines_to(say if ranks().rank == 0 else None):
         return app(standalone_mode=False)
 
 
 def run_silently() -> int:
-    """Run the command on another rank than the first; an error is written for torchrun."""
+    """Run the command on another rank than the first, if ranks share it; return the exit code.
+
+    Nothing is printed without `--debug`, and Ctrl-C ignored; an error is written for torchrun.
+    """
     if not set(sys.argv[1:2]) & set(IN_STEP):
         return Exit.OK
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and its end ends the others

@@ -34,7 +34,7 @@ def option(group: str, *names: str, help: str, **more: Any) -> Any:
 def take_options(
     *records: Any, without: Container[str] = (), often: Iterable[str] = ()
 ) -> Callable[..., Any]:
-    """Give a command the options of records; it receives those that were set, by name.
+    """Return a decorator that gives a command the options of records, by name if they were set.
 
     Args:
         records: as for `settings.options.parse`; listed before the command's own options.
@@ -86,7 +86,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: OptionSpec, seldom: bool) -> inspect.Parameter:
-    """Return the parameter that becomes a flag; if `seldom`, only --help-all shows it."""
+    """Return the parameter that becomes a flag, by default None; `seldom`: for --help-all alone."""
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]
@@ -158,8 +158,7 @@ Plot = Annotated[
 def check_page(format: str, out: Path | None) -> None:
     """Check the file of a page before anything runs.
 
-    Raises:
-        SpsError: a file that no page goes to, or that cannot be replaced.
+    Raises UsageError for `out` without `format` html; SpsError if the file cannot be replaced.
     """
     if out is not None and format != "html":
         raise UsageError(f"--out {out} without --format html: expected both or none")
@@ -168,11 +167,7 @@ def check_page(format: str, out: Path | None) -> None:
 
 
 def report_format(name: str) -> str:
-    """Return the reporter that --format names, with its arguments.
-
-    Raises:
-        UsageError: no such reporter.
-    """
+    """Return the reporter that --format names, with its arguments; UsageError: none such."""
     try:
         spec = Spec.parse(name)
     except ValueError as error:

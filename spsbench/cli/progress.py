@@ -24,7 +24,7 @@ class ProgressValue(Protocol):
 
 @contextmanager
 def heartbeat(line: Callable[[], str], every: float = EVERY) -> Iterator[None]:
-    """Print a line at regular intervals, from a thread, while the block runs."""
+    """Print `line()` on stderr each `every` seconds, from a thread, while the block runs."""
     over = threading.Event()
 
     def beat() -> None:
@@ -42,7 +42,7 @@ def heartbeat(line: Callable[[], str], every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def alive(doing: str, every: float = EVERY) -> Iterator[None]:
-    """Print a line per minute while the block runs, unless stderr is a terminal."""
+    """Print `doing` and for how long each `every` seconds in this block, but on no terminal."""
     if is_terminal(sys.stderr):
         yield
         return
@@ -53,7 +53,7 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[], None]]:
-    """Print a line at regular intervals, or on a terminal show a bar, which the result moves."""
+    """Print `pace` each `every` seconds, or show a bar on a terminal, which the result moves."""
     if not is_terminal(sys.stderr):
         with heartbeat(lambda: str(pace), every):
             yield lambda: None
@@ -69,7 +69,7 @@ def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[],
 
 @contextmanager
 def deferred_progress() -> Iterator[Callable[[ProgressValue], None]]:
-    """Yield a function that shows the progress passed to it, from the first call on."""
+    """Yield a function that shows the progress passed to it first, as it changes, until the end."""
     with ExitStack() as stack:
         moves: list[Callable[[], None]] = []
 

@@ -27,12 +27,9 @@ def publish(
 ) -> None:
     """Write `report` in a format of the registry to stdout, or into the file `out`.
 
-    Args:
-        with_chart: draw the speed-ups below a table on a terminal.
-
-    Raises:
-        UsageError: bytes that are no text, for a terminal. DataError: a reporter that fails.
-        WriteError: a file that cannot be written.
+    `with_chart` draws the speed-ups below a table on a terminal. Raises UsageError for bytes that
+    are no text on a terminal, DataError for a reporter that fails, and WriteError for a file that
+    cannot be written.
     """
     if out is None:
         report = on_screen(report)
@@ -43,7 +40,7 @@ def publish(
 
 
 def on_screen(report: Report) -> Report:
-    """Return a report of the width and the characters of stdout."""
+    """Return a report as wide as a terminal, and plain where stdout cannot show `SYMBOLS`."""
     width = get_terminal_size().columns if is_terminal(sys.stdout) else report.width
     try:
         SYMBOLS.encode(sys.stdout.encoding or "ascii")
@@ -55,9 +52,7 @@ def on_screen(report: Report) -> Report:
 def deliver(content: bytes | str, form: str, out: Path | None) -> None:
     """Write what a reporter made to stdout, or into the file `out`, and say so.
 
-    Raises:
-        UsageError: bytes that are no text, for a terminal.
-        WriteError: a file that cannot be written.
+    Raises UsageError for bytes, which are no text, on a terminal; WriteError where writing fails.
     """
     if out is not None:
         replace_file(out, content.encode() if isinstance(content, str) else content)
@@ -71,8 +66,8 @@ def deliver(content: bytes | str, form: str, out: Path | None) -> None:
 def render_report(report: Report, form: str) -> bytes | str:
     """Return the output of the reporter called `form` for `report`.
 
-    Raises:
-        DataError: one of another package fails, or makes neither bytes nor text.
+    But for json and csv, remarks name flags. Raises UsageError for no such reporter, and DataError
+    for one of another package that fails, or makes neither bytes nor text.
     """
     spec = Spec.parse(form)
     reporter = plug_in("reporters", spec)
@@ -101,7 +96,7 @@ SYMBOLS = "─±"  # that a table has where stdout can show them
 
 
 def with_flags_in(report: Report) -> Report:
-    """Return a report whose remarks and sections name flags."""
+    """Return a report whose remarks, findings and notes name flags in place of fields."""
     return replace(
         report,
         tables=[
@@ -125,15 +120,15 @@ def with_flags_in(report: Report) -> Report:
 
 
 def with_flags_below(table: TextTable) -> TextTable:
-    """Return a table whose remarks name flags."""
+    """Return a table whose remarks name flags in place of fields."""
     return table._replace(remarks=[with_flags(line) for line in table.remarks])
 
 
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
-    """Print the changes since the run `against`; return the exit code: a regression has its own.
+    """Print the changes since the run `against`; return 1 if some are regressions, else 0.
 
     `margin` applies to all figures; None: each has its own. Raises UsageError where nothing is
-    shared.
+    shared, and SpsError for a damaged run.
     """
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
     comparison = compare_with_run(runs, against, margins)
@@ -166,8 +161,7 @@ DRAW = {"png": png, "svg": svg}
 def save_plot(figure: Figure, path: Path) -> None:
     """Write `figure` as PNG and SVG, named after `path`, or in the format of its suffix.
 
-    Raises:
-        UsageError: another ending, or no name. WriteError: a file that cannot be written.
+    Raises UsageError for another ending, or no name; WriteError for a file that cannot be written.
     """
     for kind, file in plot_files(path).items():
         replace_file(file, DRAW[kind](figure))
@@ -175,17 +169,13 @@ def save_plot(figure: Figure, path: Path) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Check that `save_plot` can write to `path`; raises like `save_plot`."""
+    """Check that `save_plot` can write to `path`; raises UsageError or WriteError if not."""
     for file in plot_files(path).values():
         check_replaceable(file)
 
 
 def plot_files(path: Path) -> Mapping[str, Path]:
-    """Return the file of each format that `--plot path` names.
-
-    Raises:
-        UsageError: another ending, or no name.
-    """
+    """Return format -> file that `--plot path` names; UsageError: another ending, or no name."""
     ending = path.suffix.removeprefix(".")
     if not path.name or (ending and ending not in DRAW):
         raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
@@ -196,7 +186,7 @@ WIDTH = 160  # columns without a terminal
 
 
 def show(values: Any, format: str, *sections: Section, out: Path | None = None) -> None:
-    """Write a result: its values as JSON, or the tables and lines of its sections."""
+    """Write `values` as JSON, or the tables and lines of `sections`, to `out` or stdout."""
     text = ""
     for section in sections:
         lines = [section.title, *section.notes, section.line]
@@ -206,6 +196,6 @@ def show(values: Any, format: str, *sections: Section, out: Path | None = None) 
 
 
 def format_tables(tables: Iterable[TextTable]) -> str:
-    """Return tables one below the other, without colours; the first column left-aligned."""
+    """Return tables one below the other, as wide as the terminal, or `WIDTH` without one."""
     width = None if is_terminal(sys.stdout) else WIDTH
     return "".join(table_text(with_flags_below(table), width) for table in tables)

@@ -88,7 +88,11 @@ def report(
 def show_results(
     paths: Sequence[Path], form: str, out: Path | None, run_options: list[str]
 ) -> None:
-    """Show results that other benchmarks saved; `run_options` are given options of runs alone."""
+    """Write the figures of results that other benchmarks saved, as a table or JSON.
+
+    `run_options` are given options of runs alone. Raises UsageError for one, for another format,
+    and for folders among `paths`; DataError for files that cannot be read.
+    """
     if not all(path.is_file() for path in paths):
         raise UsageError("folders and files together: expected runs, or results of one kind")
     if run_options or form not in ("table", "json"):

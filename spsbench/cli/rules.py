@@ -35,11 +35,11 @@ class PairingCount:
         self._began, self._now = time.monotonic(), Counter[str]()
 
     def begin(self, pairing: RulePairing) -> None:
-        """Record the start of a pairing."""
+        """Name a pairing among those in progress."""
         self._now[_pairing_name(pairing)] += 1
 
     def add(self, pairing: RulePairing) -> None:
-        """Count a pairing as done."""
+        """Count a pairing as done, and name it no more."""
         self.done += 1
         self._now[_pairing_name(pairing)] -= 1
 
@@ -66,7 +66,8 @@ def enumerate_rules(
 ) -> int:
     """Enumerate the pairings of the named parts and print the table; return the exit code.
 
-    Without a name of a kind, all of the registry are paired; `deep` adds larger trees.
+    Without a name of a kind, all of the registry are paired; `deep` adds larger trees and takes all
+    cores. Progress and conclusion go to stderr.
     """
     work = pairings(verifiers, schedules, drafters, deep=deep)
     count = PairingCount(len(work))
@@ -90,9 +91,9 @@ def enumerate_rules(
 
 
 def exit_code_of(rows: Sequence[RuleRow]) -> Exit:
-    """Return the exit code: bias for a violated guarantee, not valid for an unchecked one.
+    """Return BIAS if a guarantee is violated, else NOT_VALID if one could not be shown, else OK.
 
-    Rows that are left out count only if there are no others.
+    Rows that are left out count only if there are no others: NOT_VALID.
     """
     if any(row.verdict == "BIASED" for row in rows):
         return Exit.BIAS
@@ -102,7 +103,7 @@ def exit_code_of(rows: Sequence[RuleRow]) -> Exit:
 
 
 def conclusion(rows: Sequence[RuleRow]) -> str:
-    """Return the result in one line."""
+    """Return the result in one line: bias found, not valid, or held with numbers of pairings."""
     biased = sorted({row.verifier for row in rows if row.verdict == "BIASED"})
     if biased:
         drafters = {row.drafter for row in rows if row.verdict == "BIASED"}
@@ -131,7 +132,7 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
 
 
 def rules_table(rows: Sequence[RuleRow]) -> TextTable:
-    """Return the table and its remarks."""
+    """Return the table, a row a pairing, with errors, refusals and examples as remarks below."""
     errors = list(dict.fromkeys(row.error for row in rows if row.error))
     cells = []
     for row in rows:

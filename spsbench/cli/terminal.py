@@ -70,7 +70,7 @@ def write(content: str | bytes) -> None:
 
 
 def to_json_line(values: Any) -> str:
-    """Return values as indented JSON that ends with a line break; raises ValueError on NaN."""
+    """Return values as indented JSON that ends with a line break; ValueError: NaN or Infinity."""
     return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
@@ -90,7 +90,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def say(line: str, style: str = DIM) -> None:
-    """Write a line to stderr, on a terminal in a style; warnings are yellow."""
+    """Write a line to stderr, escaped, with flags for fields; warnings are yellow on a terminal."""
     text = one_line(with_flags(line))
     if wants_colour() and is_terminal(sys.stderr):
         text = f"{YELLOW if text.startswith('warning:') else style}{text}{RESET}"
@@ -103,10 +103,10 @@ def note(line: str) -> None:
 
 
 def wants_colour() -> bool:
-    """Return whether the environment allows colour (NO_COLOR, TERM=dumb)."""
+    """Return whether the environment allows colour: no NO_COLOR, and TERM is not dumb."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def with_flags(text: str) -> str:
-    """Return a message with the flags of the fields that it names."""
+    """Return a message with flags in place of the fields that it names in backticks."""
     return without_marks(replace_fields(text, flag_of))

@@ -186,7 +186,8 @@ def publish_audits(
 ) -> int:
     """Print, plot and store the results; return the exit code of the worst.
 
-    `folder` has the run whose page contains the results, and may keep them.
+    With `keep` they are written into the run in `folder`, whose page an html report then is. BIAS
+    is worse than NOT_VALID, and that than OK.
     """
     from spsbench.cli.publish import publish, save_plot, show
     from spsbench.reports.audits import audit_section
@@ -213,10 +214,9 @@ def publish_audits(
 
 
 def report_of(audits: Sequence[Mapping[str, Any]], folder: Path | None) -> Any:
-    """Return the page of audits; the audits of a run are shown in the page of the run.
+    """Return the page of audits: of a run in `folder`, its report with them, else of a pair alone.
 
-    Raises:
-        SpsError: a run that is damaged.
+    Raises SpsError for a damaged run.
     """
     from spsbench.reports.audits import audit_section
     from spsbench.reports.reporter import Report
@@ -230,18 +230,14 @@ def report_of(audits: Sequence[Mapping[str, Any]], folder: Path | None) -> Any:
 
 
 def values(audited: Any) -> dict[str, Any]:
-    """Return an audit as plain values for JSON."""
+    """Return by name an audit's name, settings, result, line and advice, for JSON."""
     advice = {"advice": audited.advice} if audited.advice else {}
     named = {"name": audited.name, "settings": audited.settings}
     return {**named, **audited.result.to_json(), "line": audited.line, **advice}
 
 
 def e_process_plot(audits: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the plot of the e-process over tokens.
-
-    Raises:
-        UsageError: greedy audits have none.
-    """
+    """Return the plot of the e-process over tokens, a curve a method; UsageError: all greedy."""
     from spsbench.reports.audits import e_process_figure
 
     sampled = [audit for audit in audits if "alarm_log10" in audit]

@@ -21,7 +21,7 @@ EProcess = Sequence[tuple[int, float]]
 
 
 def e_process_figure(processes: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
-    """Draw the e-process by method; `alarm` is log10 of the e-value that rejects losslessness."""
+    """Return the plot of e-processes by name; `alarm` is log10 of the e-value that rejects."""
     named = ((name, [Point(x, max(y, LOWEST)) for x, y in e]) for name, e in processes.items())
     level, y = Level(name="alarm", y=alarm), "log10 of the e-value"
     panel = Panel(x="tokens", y=y, items=[*curves(named, dense=True), level])
@@ -54,9 +54,8 @@ GREEDY = (
 def audit_section(audit: Values, run: str = "", records: int | None = None) -> Section:
     """Return the section of one audit.
 
-    Args:
-        run: title of the run's table; empty if the audit generated its own texts.
-        records: number of records in the run now; a change since the audit is reported.
+    `run` is the title of the run's table, empty if the audit generated its own texts; a change of
+    the run's number of `records` since the audit becomes a note.
     """
     notes = []
     settings = audit.get("settings") or {}
@@ -78,7 +77,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
 
 
 def wiring_section(values: Values) -> Section:
-    """Return the section of a search for a head's wiring: its wirings, best first, and controls."""
+    """Return the section of a search for a head's wiring: wirings, best first, then controls."""
     rows = []
     for wiring in sorted(values["wirings"], key=lambda wiring: -wiring["accepted"]):
         name = ",".join(f"{flag}={value}" for flag, value in wiring["flags"].items())
@@ -100,7 +99,7 @@ Parts = tuple[list[str], list[Figure], list[TextTable]]
 
 
 def _sampled_parts(audit: Values) -> Parts:
-    """Return notes, the e-process and the tables of an audit of sampled texts."""
+    """Return notes, the e-process and the tables of an audit of sampled texts, ArS's too."""
     methods = audit["sps"], audit["controls"]["ars"]
     alarm = audit["alarm_log10"]
     notes = [
@@ -131,7 +130,7 @@ def _of_method(method: Values) -> list[TextTable]:
 def _first_rows(
     caption: str, headings: Iterable[str], rows: Sequence[Sequence[str]], count: int, names: int = 1
 ) -> list[TextTable]:
-    """Return a table of the first rows of `count`, which its caption tells; [] without a row."""
+    """Return [table] of the first `SHOWN` of `count` rows, as its title tells; [] without rows."""
     first = f", the first {min(SHOWN, len(rows))}" if count > min(SHOWN, len(rows)) else ""
     table = TextTable(f"{caption}: {count:,}{first}", [*headings], rows[:SHOWN], names=names)
     return [table] if rows else []
@@ -153,7 +152,7 @@ def _greedy(audit: Values) -> Parts:
 
 
 def _divergence_row(prompt: Values) -> tuple[str, ...]:
-    """Return the columns of two texts that differ: where, by which tokens, how much."""
+    """Return the seven cells of two texts that differ: name, kind, where, tokens, how much."""
     divergence = prompt["divergence"]
     return (
         str(prompt["name"]),

@@ -27,9 +27,9 @@ BY_BATCH = "Speed-up by batch"
 
 
 def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
-    """Return the table with table of text, panels and remarks by batch; itself without batches.
+    """Return `table` with tables of text, panels and remarks by batch; itself without batches.
 
-    There is a table of text for each task and setting.
+    There is a table of text for each task and setting. `predicted`: the figures are a plan's.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table
@@ -108,7 +108,10 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
 
 
 def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTable:
-    """Return a table of a row for each method and batch, without columns that no row has."""
+    """Return a table of a row for each method and batch, without columns that no row has.
+
+    Its remark explains the columns, and says if they were predicted.
+    """
     text_rows = []
     for name, method_rows in lines_by_batch(rows).items():
         for row in method_rows:

@@ -60,7 +60,7 @@ RARE = PROCESSOR, *MEASURED
 
 
 def table_columns(rows: Sequence[Summary]) -> list[Column]:
-    """Return the columns of a table: the first metric of each task, COLUMNS, the other metrics."""
+    """Return the first metric of each task, COLUMNS but empty rare ones, and the other metrics."""
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
@@ -71,8 +71,7 @@ def table_columns(rows: Sequence[Summary]) -> list[Column]:
 def choose_columns(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
     """Return the columns by headings or figures, in order: `speed-up`, `alpha`, `prefill_ms`.
 
-    Raises:
-        UsageError: no row has the column.
+    Raises UsageError for a column that no row has.
     """
     by_heading = {column.heading: column for column in [*table_columns(rows), *COLUMNS]}
     figures = dict.fromkeys(name for s in rows for name in s.figures)
@@ -97,7 +96,7 @@ def headline(rows: Sequence[Summary]) -> set[str]:
 
 
 def quality(metric: str) -> Column:
-    """Return the column of a quality metric."""
+    """Return the column of a quality metric, in 2 decimals for per cent, else in 4."""
     return Column(metric, f"quality.{metric}", 2 if is_percent(metric) else 4)
 
 
@@ -193,7 +192,7 @@ temperature for nucleus sampling on XSum.
 
 
 def paper_row(summary: Summary) -> PaperRow | None:
-    """Return the row of Table 1 that matches a measured row, or None."""
+    """Return the row of Table 1 of a row's task, setting and method; None for groups and others."""
     cell = summary.cell
     if summary.group is not None or not cell.own_loop:
         return None

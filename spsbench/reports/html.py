@@ -33,7 +33,7 @@ SCRIPTS = (
 
 
 def html(report: Report) -> str:
-    """Return the page of a report; equal records give equal bytes."""
+    """Return the page of a report, which reads its records; equal records give equal bytes."""
     tables = report.tables
     names, aggregates = run_names(tables), aggregate_tables(tables)
     answered_by_section = any(section.answers for section in report.sections)
@@ -74,7 +74,7 @@ def html(report: Report) -> str:
 def trace_page(
     title: str, traces: Iterable[Mapping[str, Any]], about: Mapping[str, str], lines: Sequence[str]
 ) -> str:
-    """Return a page of generations only, with a description `about` and notes `lines`."""
+    """Return a page to step through `traces`, with a description `about` and notes `lines`."""
     data = {"selection": "", "traces": list(traces)}
     notes = [Markup(f'<section class="answer">{HTML.items("notes", lines)}</section>')]
     parts = [*notes * bool(lines), HTML.viewer("The text, token by token")]

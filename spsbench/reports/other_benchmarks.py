@@ -41,8 +41,7 @@ class Results(NamedTuple):
 def read_results(path: Path) -> list[Results]:
     """Return the measurements of a file: one JSON value, or one a line.
 
-    Raises:
-        SpsError: no such file, no JSON, or none of the known tools'.
+    Raises SpsError for no such file, no JSON, or none of the known tools'.
     """
     content = f.read_untrusted(path, WHAT, SIZE_LIMIT)
     try:
@@ -80,7 +79,7 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
-    """Yield the results in the JSON of another benchmark tool; none of a tool that is unknown."""
+    """Yield a measurement for each in a tool's JSON; none of a tool that is unknown."""
     tool = next((tool for tool, field in TABLE["tools"].items() if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():
@@ -98,7 +97,10 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the fields of nested objects by dotted names; a histogram stays in one piece."""
+    """Yield the fields of nested objects by dotted names; a histogram stays in one piece.
+
+    Names lose `metrics.`, `.successful` and `.avg`.
+    """
     for key, field in value.items():
         if isinstance(field, dict) and key != HISTOGRAM:
             yield from _flat(field, f"{prefix}{key}.")
@@ -112,7 +114,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each figure with name, value, unit and field; one that is None has a `reason`."""
+    """Yield name, value, unit and field of each figure; value None, with a `reason`: a zero."""
     reason = "of zeros, which stand for no measurement"
     for figure, names in TABLE["figures"].items():
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""

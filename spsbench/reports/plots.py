@@ -48,8 +48,7 @@ def svg(figure: Figure) -> bytes:
 def inline_svg(figure: Figure, label: str) -> str:
     """Return the figure as an element of a page: text stays text, colours are CSS variables.
 
-    Args:
-        label: description in markup, also for screen readers.
+    `label` is its description in markup, also for screen readers.
     """
     salted: Any = {**STYLE, **INLINE, "svg.hashsalt": label}  # ids differ between figures of a page
     text = _save_figure(figure, "svg", salted).decode()
@@ -78,9 +77,9 @@ def _cut_digits(attribute: re.Match[str]) -> str:
 
 
 def draw_figure(figure: Figure) -> Any:
-    """Draw the panels as a matplotlib figure.
+    """Draw the panels as a matplotlib figure, `ABREAST` in a row, titled, with one legend.
 
-    Several panels share a legend below; those of one title share the y axis.
+    It is below, but for a single panel with few, short names. Those of one title share the y axis.
     """
     import matplotlib.figure
 
@@ -131,7 +130,7 @@ def draw_figure(figure: Figure) -> Any:
 
 
 def _save_figure(figure: Figure, kind: str, style: Any) -> bytes:
-    """Return `figure` as a file of `kind` (png, svg, pdf), without a date."""
+    """Return `figure` as a file of `kind` (png or svg), drawn in `style`, without a date."""
     import matplotlib as mpl
 
     with mpl.rc_context(style):
@@ -166,7 +165,7 @@ def _draw_panel(axes: Any, panel: Panel, names: bool) -> None:
 
 
 def _curve(axes: Any, curve: Curve) -> None:
-    """Draw a curve: points with intervals, open ones under load, a ring at the best."""
+    """Draw points with intervals, open ones under load, a ring at the best; or a dense line."""
     colour = COLOURS[curve.line % len(COLOURS)]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
     if curve.dense:
@@ -193,7 +192,7 @@ def _bars(curve: Curve) -> list[list[float]]:
 
 
 def _rows(axes: Any, panel: Panel, names: bool) -> None:
-    """Draw values to the right, one row each: stacked bars, or marks with their intervals."""
+    """Draw values to the right, one row each: stacked bars, or marks with intervals and values."""
     lengths = [0.0] * len(panel.rows)
     for item in panel.items:
         colour = MUTED if item.line is None else COLOURS[item.line % len(COLOURS)]
@@ -224,7 +223,7 @@ def _rows(axes: Any, panel: Panel, names: bool) -> None:
 
 
 def _level(axes: Any, level: Level) -> None:
-    """Draw a baseline dashed or a bound dotted."""
+    """Draw a baseline dashed or a bound dotted; a name says if it was timed under load."""
     colour = MUTED if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"
     name = f"{level.name} (busy machine)" if level.loaded else level.name

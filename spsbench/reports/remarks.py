@@ -31,7 +31,7 @@ from spsbench.tasks.program_texts import TASK
 
 
 def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
-    """Return the first lines below a table: its basis, missing data, and its times if `timed`."""
+    """Return the first lines below a table: counts, intervals, lengths, and times if `timed`."""
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     loaded = sum(s.loaded for s in rows)
@@ -139,11 +139,10 @@ def _format_range(low: float, high: float) -> str:
 def run_findings(
     rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]], *, paper: bool = False
 ) -> list[str]:
-    """Return the findings of a run, one line each.
+    """Return the findings of a run, a line each: warnings on `rows`, then verdicts on quality.
 
-    Args:
-        paired: cells with the verdicts on their quality against ArS.
-        paper: whether the paper's rows are shown with the run's.
+    `paired` are cells with these verdicts against ArS. Where `paper` is True and the paper has such
+    a row, the last line names the source.
     """
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
@@ -155,8 +154,9 @@ def ceilings(
 ) -> list[str]:
     """Return lines on ArS and SpS against the limits of memory and products, by target.
 
-    Nothing that was measured under load. Only several tokens a pass can exceed the limit of memory.
-    `prompts` has the mean tokens of a prompt by the cell's id; without it prefills are left out.
+    Nothing that was measured under load, or of quantised targets. Only several tokens a pass can
+    exceed the limit of memory. `prompts` has the mean tokens of a prompt by the cell's id; without
+    it prefills are left out.
     """
     lines: list[str] = []
     if memory is None or memory.loaded:
@@ -280,7 +280,7 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
-    """Yield a line for each verdict, but one a metric for several that are undecided."""
+    """Yield a line for each verdict but IDENTICAL; one a metric for several that are undecided."""
     left_open = (pair for pair in paired if pair[1].verdict is ParityVerdict.UNDECIDED)
     undecided = group_by(left_open, lambda pair: pair[1].metric)
     for cell, parity in paired:
@@ -299,7 +299,7 @@ def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[s
 
 
 def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]:
-    """Return what servers counted over all texts of their batches, where no text has its own."""
+    """Return a line on what servers counted over full batches, for each row without own counts."""
     names, lines = Names(row.cell for row in rows), []
     for row in rows:
         counters = [start.counters.get(row.cell.id, {}) for start in starts]
@@ -323,8 +323,7 @@ PROBLEMS = 164  # problems in HumanEval
 def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     """Return how programs were run, then a line a cell: verdicts and pass@k; [] without verdicts.
 
-    Raises:
-        DataError: a damaged log of verdicts.
+    Raises DataError for a damaged log of verdicts.
     """
     settings, judged = read_verdicts(folder / NAME)
     if not settings:

@@ -49,7 +49,7 @@ class Curve:
 def curves(
     named: Iterable[tuple[str, Iterable[Point | None]]], line: int = 0, **look: Any
 ) -> list[Curve]:
-    """Return a curve for each name with points that are not None, of these.
+    """Return a curve of the points that are not None for each name that has such points.
 
     Lines are numbered from `line` on, those without points too. `look`: further fields of all.
     """

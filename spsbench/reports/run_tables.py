@@ -62,11 +62,7 @@ class RunData(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path, by_group: bool = False, paper: bool = False) -> "RunData":
-        """Read the files of a run other than its records.
-
-        Raises:
-            SpsError: no run, or a damaged run.
-        """
+        """Read the files of a run other than its records; SpsError: no run, or a damaged run."""
         manifest = Manifest.load(folder)
         cells = list(manifest.configurations(folder).values())
         scores = list(read_scores(folder))
@@ -75,11 +71,11 @@ class RunData(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the run."""
+        """Return the title of the run, or the name of its folder where it has none."""
         return self.manifest.experiment.get("title") or self.folder.absolute().name
 
     def samples_of(self, cell: Cell) -> int | None:
-        """Return how many samples the task of a cell has; None unless the run takes all of them."""
+        """Return how many samples a cell's task has; None where a part limits them, or unknown."""
         parts = self.manifest.experiment.get("parts", ())
         cell_parts = [part for part in parts if cell.id in part.get("cells", ())]
         if not cell_parts or any(part.get("limit") is not None for part in cell_parts):
@@ -88,7 +84,7 @@ class RunData(NamedTuple):
         return len(samples.get(cell_parts[0].get("task"), ())) or None
 
     def machines(self) -> list[Machine]:
-        """Return the kinds of machines that made records."""
+        """Return the kinds of machines that made records, each with its starts."""
         return machines(placed.start for placed in placed_records(self.folder))
 
     def records(self, *, timed: bool = True) -> Iterator[Record]:
@@ -97,13 +93,10 @@ class RunData(NamedTuple):
             yield record if timed else replace(record, flags=(*record.flags, "unlike"))
 
     def rows(self, records: Iterable[Record], seen: Container[Key]) -> list[Summary]:
-        """Return the summaries of the run's cells over its records, with the scores of those.
+        """Return summaries of the run's cells over `records`, with scores of the keys in `seen`.
 
-        Args:
-            seen: keys of the records; it is asked after the last of them.
-
-        Raises:
-            DataError: records of another run.
+        `seen` is asked after the last record. With `by_group` rows of groups follow. Raises
+        DataError for records of another run.
         """
         scores = (score for score in self.scores if score.key in seen)
         try:
@@ -138,9 +131,8 @@ def report_on(
     """Return the report of some runs, a table each; `selected` columns replace the default.
 
     `paper` adds the paper's rows to every run; else they appear in the runs that requested them.
-
-    Raises:
-        SpsError: no run, a damaged run, or an unknown column.
+    Stored audits become sections; `by_group` adds rows by group. Raises SpsError for no run, a
+    damaged run, or an unknown column.
     """
     sources = [RunData.open(folder, by_group, paper) for folder in folders]
     tables = [_table(source) for source in sources]
@@ -153,10 +145,9 @@ def report_on(
 
 
 def run_table(folder: Path) -> Table:
-    """Return the table of a run; records of unlike machines count without their times.
+    """Return the table of a run; SpsError: no run, or a damaged run.
 
-    Raises:
-        SpsError: no run, or a damaged run.
+    Records of unlike machines count without their times.
     """
     return _table(RunData.open(folder))
 
@@ -164,10 +155,9 @@ def run_table(folder: Path) -> Table:
 def compare_with_run(
     folders: Sequence[Path], against: Path, margins: Mapping[str, float]
 ) -> RunComparison:
-    """Compare a run with the run in `against`, paired by sample if both have the sample.
+    """Compare runs with the run in `against`, paired by sample if both have the sample.
 
-    Raises:
-        SpsError: no run, or a damaged run.
+    `margins` are those of the figures by name. Raises SpsError for no run, or a damaged run.
     """
     numbers: dict[str, int] = {}
     sides = []
@@ -186,7 +176,7 @@ def compare_with_run(
 
 
 def _sections(source: RunData, table: Table) -> Iterator[Section]:
-    """Yield a section for each audit stored with a run, under its table and cell."""
+    """Yield a section for each audit stored with a run, with its cell's number of records now."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
         records = sum(row.n + row.failures for row in table.whole if row.cell.id == cell)
@@ -194,7 +184,7 @@ def _sections(source: RunData, table: Table) -> Iterator[Section]:
 
 
 def _table(source: RunData) -> Table:
-    """Return the table of a run with digests, progress and remarks.
+    """Return the table of a run with digests, progress, remarks, and figures of batches if any.
 
     Records of unlike machines count without their times.
     """
@@ -268,7 +258,7 @@ def _notes(
     paired: Sequence[tuple[Cell, Parity]],
     limits: Sequence[str],
 ) -> list[str]:
-    """Return remarks: findings, counters, `limits`, scorings, and what is missing."""
+    """Return remarks: findings, counters, `limits`, scorings, shards that lack, unlike machines."""
     notes = run_findings(whole, paired, paper=source.paper)
     notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
     notes += [*limits, *judged_notes(source.folder, source.cells)]
@@ -290,10 +280,9 @@ def _bound_ms(memory: Memory | None) -> float | None:
 
 
 def conclude_run(folder: Path) -> Report:
-    """Write the summary of a finished run into its folder and return its report.
+    """Write `summary.json` into a finished run's folder; return the run's report.
 
-    Raises:
-        SpsError: a damaged run, or a summary that cannot be written.
+    Raises SpsError for a damaged run, or a summary that cannot be written.
     """
     report = report_on([folder])
     replace_file(folder / "summary.json", json(report).encode("ascii"))
@@ -303,12 +292,10 @@ def conclude_run(folder: Path) -> Report:
 def make_table(
     rows: Sequence[Summary], title: Title, *, ceiling_ms: float | None = None, **about: Any
 ) -> Table:
-    """Build a table with columns, remarks and figure.
+    """Return a table of rows, one per cell and one per group, with columns, remarks and figure.
 
-    Args:
-        rows: one per cell, and one per group if there are groups.
-        ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
-        about: further fields of the table, such as `paper`, `starts` and `records`.
+    `ceiling_ms` is the memory-bound minimum of an ArS token's time in ms; None: unknown. `about`
+    are further fields of the table, such as `paper`, `starts` and `records`.
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)

@@ -32,7 +32,11 @@ def report_text(report: Report) -> str:
 
 
 def without_shared(table: TextTable) -> TextTable:
-    """Return a table without what all rows share in task and setting; a remark says it once."""
+    """Return a table without what all rows share in task and setting; a remark says it once.
+
+    A column that is then empty is left out. The paper's rows do not count. A remark on an
+    incomplete run stays the first.
+    """
     headings, rows, notes = [*table.headings], [[*row] for row in table.rows], []
     for heading in ("task", "setting"):
         if heading not in headings[: table.names]:
@@ -68,7 +72,7 @@ def table_text(
     Args:
         width: columns of the terminal; None: as many as it has.
         plain: use ASCII only.
-        fit: leave columns out where words would be split, and name them.
+        fit: leave columns out where words would be split, and name them in a last line.
     """
     from rich import box
     from rich.console import Console
@@ -112,7 +116,7 @@ FIRST = ("n", "speed-up", "tau", "answer speed-up", "verdict", "ms/token", "alph
 
 
 def fit_columns(columns: Sequence[Sequence[str]], width: int, names: int) -> dict[int, int]:
-    """Return the columns that fit with their widths: the longest word, at best whole lines.
+    """Return index -> width of the columns that fit: the longest word, at best whole lines.
 
     Columns are omitted because rich would split words evenly in all columns. The first `names`
     columns identify a row and are never omitted: their words are split if space is short. A column

@@ -30,7 +30,7 @@ from spsbench.settings.labels import method
 
 
 def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
-    """Return a table as text; `terse` shortens the counts.
+    """Return a table as text by `show`, with the paper's rows; `terse` shortens the counts.
 
     Names other than method and setting are omitted if all rows agree, to save width;
     machine-readable files keep them. A missing name (ArS has no draft) does not count as a
@@ -66,7 +66,7 @@ def _differs(heading: str, texts: set[str]) -> bool:
 
 
 def _paper_names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
-    """Return the paper's names for the columns of a row of its Table 1."""
+    """Return heading -> the paper's name for a row of its Table 1; others are n/a there."""
     return {
         "task": theirs.task,
         "target": TARGET,
@@ -118,11 +118,7 @@ NEVER = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def embed_json(data: Any) -> str:
-    """Return ASCII JSON for a `<script type="application/json">` that cannot end the element.
-
-    Raises:
-        ValueError: a number that is not finite.
-    """
+    """Return ASCII JSON that cannot end the script element it is in; ValueError: NaN, infinity."""
     text = encoder.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in NEVER.items():
         text = text.replace(character, escape)
@@ -135,7 +131,7 @@ def markup(text: object) -> str:
 
 
 def labels(names: Sequence[str], longest: int) -> list[str]:
-    """Truncate names for display; equal names stay equal and distinct names distinct.
+    """Return names cut to `longest` characters; equal names stay equal and distinct names distinct.
 
     A name is cut at its end if the result stays unique, else its prefix common to all names is
     shortened; a number separates names that are still equal.
@@ -215,7 +211,7 @@ def latex(report: Report) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    """Return a table as LaTeX, with its remarks below."""
+    """Return a table as a LaTeX float: run and task as caption, booktabs, remarks as a note."""
     text_table = body(table)
     names, figures = text_table.names, len(text_table.headings) - text_table.names
     text = [
@@ -293,10 +289,7 @@ def csv(report: Report) -> str:
 def json(report: Report) -> str:
     """Return `summary.json` in ASCII: figures with intervals, null if not applicable.
 
-    Several tables become an array.
-
-    Raises:
-        ValueError: a figure is not finite.
+    Several tables become an array. Raises ValueError for a figure that is not finite.
     """
     tables = [_json_table(table) for table in report.tables]
     content = tables[0] if len(tables) == 1 else tables

@@ -126,7 +126,7 @@ def plan(
 
 
 def temperatures_of(text: str | None) -> list[float]:
-    """Return the different temperatures of a list like `0,0.7`, in its order; none without it."""
+    """Return the temperatures of `0,0.7`, each once; [] for None; UsageError: invalid numbers."""
     try:
         values = [float(word) for word in text.split(",")] if text is not None else []
     except ValueError as error:
@@ -137,10 +137,10 @@ def temperatures_of(text: str | None) -> list[float]:
 def plan_options(
     options: Mapping[str, Any], temperatures: Sequence[float], adapters: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the options of each plan, of which several are each in a folder of `--out`.
+    """Return the options of each plan; of several, each has a folder of `--out`, if it is given.
 
-    They differ by temperature, or else by adapter: the base, without one, is first, and compared
-    with each.
+    They differ by temperature (`T0.7`), or else by adapter: `base`, without one, is first, and
+    compared with each (`1-NAME`).
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:
@@ -167,7 +167,9 @@ def run_plans(
 ) -> int:
     """Make a plan of each set of options, or open that in `folder`; return the exit code.
 
-    `trial`: steps of training for a drafter under each adapter; None: no training.
+    The report, a plot and the folders are shown; with `fit` a schedule is fitted on the plans'
+    traces. Plans of adapters share the base's costs, others the models. Stopped plans give the
+    signal's code. `trial`: steps of training for a drafter under each adapter; None: no training.
     """
     from spsbench.cli.publish import publish, save_plot
     from spsbench.planning.fit import check_fit
@@ -222,7 +224,7 @@ def run_plans(
 
 
 def share_costs(base: Path, folder: Path) -> None:
-    """Give the plan of an adapter, in `folder`, the costs of its base's: a merge changes none."""
+    """Copy the costs in `base` to `folder`, of an adapter, if it has none: a merge changes none."""
     costs = folder / "costs.json"
     if not costs.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -230,7 +232,7 @@ def share_costs(base: Path, folder: Path) -> None:
 
 
 def at_temperature(report: Any, temperature: float) -> Any:
-    """Return the report of a plan with its temperature in the titles."""
+    """Return the report of a plan with `, T 0.7` behind the titles of its tables and sections."""
     label = f"T {temperature:g}"
     tables = [
         replace(table, title=replace(table.title, task=f"{table.title.task}, {label}"))
@@ -241,7 +243,7 @@ def at_temperature(report: Any, temperature: float) -> Any:
 
 
 def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None:
-    """Print what a plan would measure."""
+    """Print what a plan would measure; UsageError: a format but table, or a plan or run as task."""
     from spsbench.planning.plan import plan as make_plan
 
     if form != "table":
@@ -255,7 +257,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
-    """Fit a schedule on traces and print its quality; return the exit code."""
+    """Fit a schedule on the traces in folders, print its quality and use; return Exit.OK."""
     from spsbench.planning.fit import fit_schedule
 
     quality = fit_schedule(fit, traced)

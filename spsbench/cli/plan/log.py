@@ -19,7 +19,11 @@ OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
 def plan_from_log(
     what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None
 ) -> int:
-    """Answer from logs; print it, and return the exit code."""
+    """Answer from the logs in `options`; print it in `form`, save `plot`; return the exit code.
+
+    A signal, whose code is returned, ends the reading: the answer is of the requests so far. Raises
+    UsageError for `what`, a task beside the logs.
+    """
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
     from spsbench.cli.publish import format_tables, publish, save_plot
@@ -46,7 +50,7 @@ def plan_from_log(
 
 
 def check_without_log(options: Mapping[str, Any]) -> None:
-    """Refuse options that only plans from logs or formulas have."""
+    """Raise UsageError for given options that only plans from logs or formulas have."""
     for name in options_of(LogOptions):
         if is_given(options.get(name)):
             others = "--log or --alpha" if name in OF_FORMULAS else "--log"
@@ -56,7 +60,10 @@ def check_without_log(options: Mapping[str, Any]) -> None:
 
 
 def formulas(options: Mapping[str, Any], *, form: str) -> None:
-    """Print E[tokens], speed-up, best K and operations by acceptance rate."""
+    """Print E[tokens], speed-up, best K and operations by acceptance rate, as table or JSON.
+
+    Raises UsageError for other formats, and for options that formulas do not have.
+    """
     from spsbench.cli.publish import format_tables
     from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
 

@@ -40,14 +40,11 @@ class LevelFinding(NamedTuple):
 
 
 def choose_level(name: str, limits: ProgramLimits, *, understood: bool = False) -> Level:
-    """Return the level `name`, or the strongest, once it has run a program.
+    """Return the level `name`, or the strongest for auto, once it has run a program.
 
-    Args:
-        name: auto, a key of `AUTOMATIC`, or none.
-        understood: the user accepts that `none`, which is not started, isolates nothing.
-
-    Raises:
-        SandboxError: no such level holds, or `none` without `understood`; says what to do.
+    `name` is auto, a key of `AUTOMATIC`, or none; `understood`: the user accepts that none, which
+    is not started, isolates nothing. Raises SandboxError, which says what to do, where no such
+    level holds, for none without `understood`, and for `limits` above this process's own.
     """
     if reason := runner.too_low(limits):
         raise SandboxError(
@@ -102,7 +99,7 @@ def examine_levels() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]
 
 
 def _try(name: str, limits: ProgramLimits) -> LevelFinding:
-    """Run a correct program in the level `name`; return whether it holds here and why."""
+    """Run a correct program in the level `name`; return whether it holds here, and the reason."""
     if sys.platform != "linux":
         return LevelFinding(name, False, f"needs Linux, not {platform.system()}")
     if reason := runner.too_low(limits):
@@ -134,9 +131,9 @@ if scratch:
 
 
 def why_not(level: Level) -> str:
-    """Return why a correct program does not pass in `level`; empty if it passes.
+    """Run a correct program in `level`; return why it does not pass, or empty if it does.
 
-    The jail's own checks are among the reasons.
+    The jail's own checks are among the reasons. Waits for processes that are left.
     """
     rules = (level.confinement["landlock"] or {"rules": ()})["rules"]
     writable = any(path == os.fsencode(WORK) for path, _ in rules)

@@ -174,7 +174,8 @@ class _Code:
     def _test(self, condition: _Condition, ahead: int) -> None:
         """Append the test of a condition: where none of its values is there, jump to the refusal.
 
-        `ahead`: instructions between the test and the two returns at the end of the block.
+        `ahead`: instructions between the test and the two returns at the end of the block. The
+        place of the own process id, for a condition without values, is kept in `own_pid`.
         """
         self.add(LOAD, ARGUMENTS + 8 * condition.argument + 4 * condition.upper)
         if condition.mask != ALL_BITS:
@@ -190,11 +191,7 @@ class _Code:
 def build_filter(machine: str) -> tuple[bytes, tuple[int, ...]]:
     """Return a BPF program, and the offsets in it where a process writes its own id in four bytes.
 
-    Args:
-        machine: as `processor_family` names it.
-
-    Raises:
-        KeyError: the system calls of the machine are not in the tables.
+    `machine` is as `processor_family` names it. Raises KeyError if its system calls are unknown.
     """
     code = _Code()
     code.add(LOAD, ARCHITECTURE)
@@ -259,7 +256,7 @@ RefusedCall = tuple[str, int, tuple[Any, ...], tuple[int, ...]]
 
 
 def startup_checks(machine: str) -> dict[str, tuple[RefusedCall, ...]]:
-    """Return the calls that must be refused: those by Landlock, and those by the filter.
+    """Return the calls that must be refused, by `landlock` and by `filter`; KeyError: no machine.
 
     Each call succeeds in an unconfined process, and is harmless.
     """

@@ -147,7 +147,7 @@ def confine(request):
 
 
 def checked(result, what):
-    """Return the result of a system call; raise its error where the result is negative."""
+    """Return the result of system call `what`; OSError: it is negative, and errno says why."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"call {what}: {os.strerror(code)}")
@@ -155,7 +155,7 @@ def checked(result, what):
 
 
 def check_equal(value, expected, what):
-    """Raise unless a step was carried out: a filter around this process may just answer a call."""
+    """Raise PermissionError unless step `what` was carried out: a filter may just answer a call."""
     if value != expected:
         raise PermissionError(f"{what}: is {value}, expected {expected}")
 
@@ -177,9 +177,10 @@ def task_bound(tasks):
 
 
 def limit_threads(most):
-    """Let the interpreter start `most` threads: the kernel has no limit for root, or one for all.
+    """Let the program start `most` threads: the kernel has no limit for root, or one for all.
 
-    The one of the kernel is of a user, whose other tasks count unless users are apart.
+    Another start raises RuntimeError, as Python does. The kernel's limit is of a user, whose other
+    tasks count unless users are apart.
     """
     import _thread
 
@@ -199,7 +200,7 @@ def limit_threads(most):
 
 
 def give_up_capabilities(call, calls):
-    """Give up all capabilities, also those that root keeps as the same user."""
+    """Give up all capabilities, also those that root keeps; PermissionError: some are left."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     call(calls["capset"], ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
     left = (ctypes.c_uint32 * 6)(*[1] * 6)
@@ -247,7 +248,7 @@ def install_filter(control, code, own_pid):
 
 
 def check_refusals(call, refused):
-    """Make the calls of `confinement.startup_checks`; raise at the first that is not refused."""
+    """Make the calls of `confinement.startup_checks`; PermissionError: one is not refused."""
     for name, number, arguments, refusals in refused:
         try:
             call(number, *arguments)

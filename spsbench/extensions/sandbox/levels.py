@@ -90,7 +90,7 @@ class Interpreter(NamedTuple):
 
 @functools.cache
 def interpreter() -> Interpreter:
-    """Return this process's Python outside any virtual environment: it runs the programs."""
+    """Return this process's Python outside any virtual environment, and what it reads; cached."""
     executable = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     folders = [*SYSTEM, *LINKED, os.path.dirname(os.__file__)]
     folders += filter(None, [sysconfig.get_config_var("DESTSHARED")])  # compiled modules
@@ -141,8 +141,7 @@ class Level:
 def bubblewrap_level(limits: ProgramLimits) -> Level:
     """Return the level of bwrap, Landlock, seccomp and resource limits; it is not started.
 
-    Raises:
-        LevelUnavailableError: no bwrap that works, Landlock is off, or as `jail_tasks`.
+    Raises LevelUnavailableError without a bwrap that works, with Landlock off, or as `jail_tasks`.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -188,10 +187,9 @@ IDENTITY = ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sps")
 
 
 def bubblewrap_version(program: str) -> tuple[int, ...]:
-    """Return the version of bwrap, such as `(0, 8, 0)`.
+    """Run bwrap for its version, such as `(0, 8, 0)`, and return it.
 
-    Raises:
-        LevelUnavailableError: bwrap does not run, or is too old.
+    Raises LevelUnavailableError where bwrap does not run, or is too old.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, timeout=10, check=True)
@@ -224,12 +222,9 @@ def system_view() -> tuple[str, ...]:
 def landlock_level(limits: ProgramLimits) -> Level:
     """Return the level of Landlock, seccomp and resource limits, where nothing can be written.
 
-    It is meant for machines that allow no namespaces. Root becomes `nobody`, if it may and
-    `nobody` can run the interpreter.
-
-    Raises:
-        LevelUnavailableError: no Landlock, one that does not govern the network, or as
-            `jail_tasks`.
+    It is meant for machines that allow no namespaces, and is not started. Root becomes `nobody`, if
+    it may and `nobody` can run the interpreter. Raises LevelUnavailableError without Landlock, with
+    one that does not govern the network, or as `jail_tasks`.
     """
     abi = confinement.landlock_abi()
     if abi < confinement.FULL:

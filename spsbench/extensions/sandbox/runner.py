@@ -40,10 +40,9 @@ T = TypeVar("T")
 
 
 def retry_while_busy(start: Callable[[], T]) -> T:
-    """Call `start` until the system has room for it; return its result.
+    """Call `start` until the system has room for it, waiting in between; return its result.
 
-    Raises:
-        BusyError: there is no room for `LONGEST` seconds.
+    Raises BusyError if there is no room for `LONGEST` seconds; other errors at once.
     """
     until, pause = time.monotonic() + LONGEST, FIRST
     while True:
@@ -69,7 +68,7 @@ def become_subreaper() -> None:
 
 
 def reap_orphan(pid: int) -> None:
-    """Note an orphan, which ends by itself, and reap all noted ones that have ended."""
+    """Note an orphan by its id, to be reaped when it has ended, and reap those that have by now."""
     with _lock:
         _adopted.add(pid)
         _adopted.difference_update([orphan for orphan in _adopted if _gone(orphan, os.WNOHANG)])
@@ -115,10 +114,8 @@ def run_program(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     """Run the program `source` in a fresh interpreter and wait until nothing of it is left.
 
     A program passes only if the jail wrote the secret mark after it: an exit status proves nothing.
-
-    Raises:
-        BrokenError: the sandbox did not come up, so nothing is known about the program.
-        BusyError: there is no room for another process, after retries.
+    Raises BrokenError where the sandbox did not come up, so that nothing is known about the
+    program, and BusyError where there is no room for another process, after retries.
     """
 
     def run() -> Outcome:
@@ -178,7 +175,7 @@ class _JailProcess:
         self._channel, self._output = (pipe.fileno() for pipe in self._pipes)
 
     def _request(self, source: str) -> dict[str, Any]:
-        """Return what the jail reads on stdin: program, limits, how it confines itself."""
+        """Return what the jail reads on stdin: mark, program, limits, how it confines itself."""
         limits = self._limits
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),
@@ -201,7 +198,10 @@ class _JailProcess:
         }
 
     def outcome(self) -> Outcome:
-        """Watch the process to its end, kill what is left of it, and return the outcome."""
+        """Watch the process to its end, kill what is left of it, and return the outcome.
+
+        Raises BrokenError, or BusyError without room, if the jail has not started the program.
+        """
         try:
             killed = self._watch()
         finally:
@@ -214,7 +214,10 @@ class _JailProcess:
         return self._outcome_of(killed, time.monotonic() - self._started)
 
     def _watch(self) -> ProgramVerdict | None:
-        """Read until the process has ended; return why it must be killed, or None."""
+        """Read until the process has ended (None), or must be killed; return why: time or output.
+
+        Until the program starts it has `START` seconds, then its limit and `GRACE`.
+        """
         channel, output = self._channel, self._output
         ended = os.pidfd_open(self._process.pid)
         poll = select.poll()
@@ -269,7 +272,10 @@ class _JailProcess:
             pipe.close()
 
     def _broken(self) -> BrokenError:
-        """Return the error of a jail that did not start its program, by its last line of output."""
+        """Return the error of a jail that did not start its program, by its last line of output.
+
+        It is a BusyError where this line says that there is no room.
+        """
         lines = self._shown.decode(errors="replace").strip().splitlines()
         lines = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
         if os.strerror(errno.EAGAIN) in lines[-1]:
@@ -280,9 +286,8 @@ class _JailProcess:
     def _outcome_of(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
         """Return the outcome: by the jail's report, else by `killed`, else by the exit.
 
-        Args:
-            killed: why the process was killed; a kill for too much output outweighs the report.
-            seconds: since the program started.
+        `killed` is why the process was killed: too much output outweighs the report. `seconds` are
+        since the program started. A kill or SIGXCPU at the limit of time is TIMED_OUT.
         """
         if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
             word, _, detail = lines.partition(" ")

@@ -104,7 +104,8 @@ class Scoring:
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true.
 
-        Of a file of samples, write the results next to it, unless stopped.
+        Verdicts are logged at once, and shown to `watch`. Of a file of samples, write the results
+        next to it, unless stopped. Raises SandboxError where the sandbox fails.
         """
         level = self._level
         with VerdictLog(self._log, self.settings, overwrite=self.options.overwrite) as verdicts:
@@ -170,13 +171,10 @@ def judge_programs(
 ) -> None:
     """Run each program and report its outcome, in the order in which programs end.
 
-    After `stop`, which is polled before each start, no further program starts.
-
-    Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
-    with processor time left runs once more when no other runs, and that verdict is final.
-
-    Raises:
-        SandboxError: the sandbox failed; programs without a reported outcome are not judged.
+    After `stop`, which is polled before each start, no further program starts. Load on the machine
+    must not cost a program its pass: a program that ran out of wall-clock time with processor time
+    left runs once more when no other runs, and that verdict is final. Raises SandboxError where the
+    sandbox failed; programs without a reported outcome are not judged.
     """
     again: list[Program] = []
 
@@ -204,7 +202,7 @@ def _side_by_side(
     take: Take,
     stop: Callable[[], bool],
 ) -> None:
-    """Pass each program and its outcome to `take` as it ends; none starts after `stop`."""
+    """Run programs, `workers` at a time, and `take` each with its outcome; none after `stop`."""
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it, so the pool's threads stay alive.
@@ -223,7 +221,7 @@ def _side_by_side(
 
 
 def _start_threads(workers: int) -> ThreadPoolExecutor:
-    """Return a pool with all threads started; later the system may have no room for one."""
+    """Return a pool with all threads started; BusyError: the system has no room for one."""
     pool, together = ThreadPoolExecutor(workers), Barrier(workers)
     try:
         for waiting in [pool.submit(together.wait) for _ in range(workers)]:

@@ -48,12 +48,12 @@ class PageAnswer(NamedTuple):
 
     @property
     def look(self) -> str:
-        """Return the class of the figure: one below 1 and words are no boast."""
+        """Return the CSS class of the figure: `slower`, `words` for no number, or empty."""
         return "slower" if self.slower else "" if self.figure[0].isdigit() else "words"
 
     @property
     def statements(self) -> list[Statement]:
-        """Return what is said, first of an interrupted run."""
+        """Return the statements: on an interrupted run first, then speed, losslessness, quality."""
         unfinished = f"The run is {self.lack}: the figures are of those alone."
         first = [Statement("open", unfinished)] * bool(self.lack)
         return [*first, self.speed, self.lossless, self.quality]
@@ -62,7 +62,7 @@ class PageAnswer(NamedTuple):
 def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[PageAnswer]:
-    """Return an answer for each task, setting and target with drafting; `audits` are by cell."""
+    """Return an answer per task, setting and target; `same` and `audits` are by the cell's id."""
     names = Names(row.cell for row in table.whole)
     drafting = (row for row in table.whole if row.cell.k != 0)
     by_work = group_by(drafting, lambda row: (names.work(row.cell), row.cell.target.id))
@@ -225,7 +225,7 @@ def figure_html(figure: Figure) -> Markup:
 
 
 def table_html(table: Table) -> Markup:
-    """Return the HTML of a table with all figures."""
+    """Return the HTML of a table with definitions of its figures, and of its further tables."""
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
     says = [define(figures.get(h, h)) for h in text.headings]

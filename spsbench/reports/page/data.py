@@ -68,7 +68,7 @@ class TableSums:
     def _keep(self, cell: Cell, record: Record) -> None:
         """Keep a record if its prompt is among the first of its task and setting, under any method.
 
-        Only its first repeat, and while the limit of tokens leaves room.
+        Only its first repeat, and while the limit of tokens leaves room, which shrinks by its own.
         """
         most = PROMPTS if record.group is None else OF_CATEGORY
         plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
@@ -201,7 +201,10 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
 
 
 def run_differences(pairs: Sequence[PairedCells], base: str) -> tuple[Figure | None, TextTable]:
-    """Return the differences between runs as a plot and as a table; `base` names the first run."""
+    """Return the differences between runs as a plot and as a table; `base` names the first run.
+
+    The plot is None without any.
+    """
     titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
     names = [f"{pair.name}, {pair.run}" for pair in pairs]
     panels, rows = [], []

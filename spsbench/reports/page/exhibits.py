@@ -32,9 +32,8 @@ Rows = Sequence[Summary]
 def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Figure]:
     """Return the exhibits of a table that have something to show.
 
-    Args:
-        times: mean token time of each generation in ms, by cell.
-        answered: a section of the report is the whole answer, and has its own curves.
+    `times` are mean token times of generations in ms, by cell. If `answered`, a section of the
+    report is the whole answer, with its own curves: those by K and batch are left out.
     """
     rows = table.whole
     of_cells = Names(row.cell for row in rows)
@@ -80,11 +79,9 @@ def drawn_numbers(figure: Figure) -> list[list[str]]:
 
 
 def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
-    """Return the figure of the panels that have items; None: none has.
+    """Return the figure of the panels that have items, called by `name` in `texts.toml`; or None.
 
-    Args:
-        name: its id, and its row of `texts.toml`.
-        values: texts that the row leaves open.
+    `values` fill what its text leaves open.
     """
     drawn, texts = tuple(panel for panel in panels if panel.items), TEXTS["exhibits"][name]
     says, terms = texts["says"].format(bars=TEXTS["bars"], **values), texts.get("terms", "").split()
@@ -134,7 +131,7 @@ def _headlines(table: Table, names: Names) -> Iterator[Figure]:
 
 
 def _by_position(rows: Rows, names: Labels) -> Figure | None:
-    """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
+    """Plot the acceptance rate by position in a round, for trees by depth and sibling; or None."""
     chains = [row for row in rows if not row.sibling_at]
     trees = [row for row in rows if row.sibling_at]
     panels = []

@@ -30,11 +30,8 @@ def trace(
     """Return what the viewer reads of a record, for JSON; without a tokenizer its tokens are ids.
 
     Tokens are also ids if the tokenizer does not reproduce the recorded text, for then the
-    tokenizer is not the run's. Only with ids is the whole text there.
-
-    Args:
-        name: the method's.
-        group: the prompt's and setting's, whose generations are next to each other.
+    tokenizer is not the run's. Only with ids is the whole text there. `name` is the method's;
+    `group` is the prompt's and setting's, whose generations are next to each other.
     """
     texts = None if tokenizer is None else token_texts(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
@@ -80,7 +77,7 @@ def token_texts(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[in
 
 
 def local_tokenizer(model: ModelSpec) -> Tokenizer | None:
-    """Load the tokenizer of a model from its folder or the hub's cache; None if it cannot."""
+    """Load a model's `tokenizer.json` from its folder or the hub's cache; None if it cannot."""
     from tokenizers import Tokenizer as Fast
 
     file: Any = (BUNDLED.get(model.id) or Path(model.id).expanduser()) / "tokenizer.json"
@@ -108,7 +105,7 @@ def _agree(joined: str, recorded: str) -> bool:
 
 
 def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]]:
-    """Return name -> its values by round; one without a value in any round is left out."""
+    """Return name -> values by round, tokens as text; a name without any value is left out."""
 
     def words(tokens: Iterable[float]) -> list[str]:
         ids = map(int, tokens)

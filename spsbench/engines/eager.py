@@ -85,9 +85,11 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m] as `LM.append` does, a prefill (`keep` 0) in chunks.
+        """Feed and cache `tokens` [m]; return logits [keep, V] of the last, hidden states of all.
 
-        Hidden states are those of all m. ValueError: the context does not hold the tokens.
+        Hidden states are layer -> [m, D]. `keep` 0: a prefill, fed in chunks. `parents` [N]: the
+        last N tokens, cached ones included, are nodes of a tree, each after the node of that
+        number, or -1. ValueError: the context does not hold the tokens.
         """
         self._check_limit(len(tokens))
         if len(tokens) == 0:
@@ -119,7 +121,7 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass over `tokens`, now cached; return its output, with a row for `keep` 0."""
+        """Run a pass that caches `tokens`; return the model's output, with a row for `keep` 0."""
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
         ids, rows = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
@@ -132,13 +134,13 @@ class EagerLM:
         return inputs.of(self.model)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
-        """Return the [m] positions of the next tokens, the last of which are nodes of a tree."""
+        """Return positions [m] of the next tokens; with `parents`, nodes stand at their depths."""
         if parents is None:
             return torch.arange(self._length, self._length + m, device=self.device)
         return send(node_positions(parents, m, self._length), self.device)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        """Return the mask of the next `m` tokens; None: transformers makes it."""
+        """Return the mask of the next `m` tokens of a tree; None, of a chain: transformers' own."""
         if parents is None:
             return None
         mask = additive_mask(parents, m, self._length, self.model.dtype)
@@ -150,7 +152,8 @@ class EagerLM:
     def shares(self, fed: Fed) -> Hashable | None:
         """Return a key, equal for passes that `together` can make as one; None: this runs alone.
 
-        So do prefills, first passes and models that attend in a way of their own.
+        Alone run prefills, empty and first passes, and models that attend in a way of their own,
+        which a trial of two passes tells, once. ValueError: the context does not hold the tokens.
         """
         m = len(fed.tokens)
         if not self.joins or fed.keep == 0 or m == 0 or self._length == 0:
@@ -162,7 +165,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def together(self, passes: Sequence[Fed]) -> list[Scores]:
-        """Make passes of sessions with one key by `shares` as one; return the scores of each."""
+        """Make passes with one key by `shares` as one, and cache them; return each one's scores."""
         ends = list(accumulate((len(fed.tokens) for fed in passes), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
         texts = [
@@ -249,11 +252,9 @@ def check_rollback(
 ) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
-    Logits with the bits of a session that rejects nothing may be four times as far away. `kind`
-    opens the sessions; None: as `eager` does.
-
-    Raises:
-        UnsupportedModelError: they are not, or the model fails. DataError: they are not finite.
+    They may differ by `logits_tolerance`, by four times as much if a session that rejects nothing
+    has the same bits. `kind` opens the sessions; None: as `eager` does. UnsupportedModelError: they
+    differ by more, or the model fails. DataError: they are not finite. Other SpsErrors pass.
     """
     name = type(model).__name__
     lm, straight = ((kind or KINDS.get(model, EagerLM))(model) for _ in range(2))
@@ -298,7 +299,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether two sessions that run together score as each does alone; an error: no."""
+    """Return whether two sessions that run together score as each does alone; False: an error."""
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 

@@ -36,7 +36,7 @@ def watch_experts(counting: bool = True) -> Iterator[list[int]]:
 
 
 def count_experts(ids: Tensor) -> Tensor:
-    """Return `ids` [m, k] of the experts of each token; count distinct ones if they are watched."""
+    """Return `ids` [m, k] of experts; add the number of distinct ones to the innermost watch."""
     if _watched:
         _watched[-1].append(len(set(ids.flatten().tolist())))
     return ids

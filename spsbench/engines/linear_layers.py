@@ -102,7 +102,7 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Yield every stock linear layer with one parent, over a plain tensor.
+    """Yield every stock linear layer of `model` that has one parent, over a plain tensor.
 
     Layers with hooks, and subclasses of layers and tensors, may compute otherwise and are left out.
     """
@@ -132,7 +132,7 @@ def exchange_each(
 
 
 def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) -> None:
-    """Hang `packed` in the place of a layer, and of those `tables` (`embeddings`) that are tied."""
+    """Hang `packed` in the place of a layer, which loses its weight, and of its tied `tables`."""
     for parent, name in tables:
         table = getattr(parent, name)
         if type(table) is nn.Embedding and table.weight is slot.layer.weight:
@@ -153,7 +153,7 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
 
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
-    """Put stock modules in the places of those of a `kind` below `model`, tied as they were."""
+    """Put stock modules in the places of all of a `kind` below `model`, tied as they were."""
     memo: dict[int, Any] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

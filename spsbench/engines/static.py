@@ -95,7 +95,7 @@ class Runner:
     def prepare(self, past: int, end: int) -> int:
         """Make room for `end` tokens; a pass by a model's own code writes after `past` ones.
 
-        Returns how many rows a recorded pass attends to.
+        Returns how many rows a recorded pass attends to. Recordings are dropped if buffers move.
         """
         self._start.fill_(past)
         while self.rows < end:
@@ -129,9 +129,7 @@ class Runner:
         """Return the results of `work(*inputs)`, in tensors that a later pass overwrites.
 
         The first call with `key` is recorded. Inputs are copied to where the recording reads them.
-
-        Raises:
-            RuntimeError: the pass waits for the device, or does what else a graph cannot.
+        RuntimeError: the pass waits for the device, or does something else that a graph cannot.
         """
         if key not in self.replays:
             places = [x.clone() for x in inputs]
@@ -142,10 +140,11 @@ class Runner:
         return again(partial(work, *places))
 
     def _record(self, work: Callable[[], Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
-        """Return what takes `work`, does it again, and leaves its results in the same tensors.
+        """Return a function that does `work` again, and leaves its results in the same tensors.
 
-        On CUDA `work` is first done once for libraries to choose kernels, and once with waiting for
-        the device as an error: within a graph it would leave torch unable to free memory.
+        On CUDA a graph is replayed. `work` is done once before, for libraries to choose kernels,
+        and once with waits for the device as errors: a graph with one would keep torch from freeing
+        memory.
         """
         if self._device.type != "cuda":
             first = work()
@@ -211,9 +210,9 @@ class StaticLM(EagerLM):
         self._cache = self._runner.cache
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Replay a recorded pass where one fits, else run the pass in `eager`.
+        """Replay a recorded pass where one fits, else run the pass in `eager`; cache the tokens.
 
-        Padding is written after the tokens, where the next pass writes, and seen by no token.
+        The first of a size is recorded. Padding goes where the next pass writes, seen by no token.
         """
         m, past, runner = len(tokens), self._length, self._runner
         size = next((size for size in PASS_SIZES if m <= size), None)
@@ -266,7 +265,11 @@ class StaticNetwork:
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`, replayed if possible; the runner has the rows."""
+        """Return `plain(tensors, mask, cache)`, replayed if possible; the runner has the rows.
+
+        A pass is recorded when its shape first comes. Within it, over many rows and over no past,
+        `plain` is called. One that cannot be recorded is noted, and its `name` not tried again.
+        """
         runner, m, past, reads = self._runner, len(tensors[0]), 0, 0
         if self._within:
             return plain(tensors, mask, cache)

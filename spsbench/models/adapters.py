@@ -22,17 +22,13 @@ def adapter_of(model: PreTrainedModel) -> str:
 
 @torch.no_grad()
 def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> None:
-    """Merge what `text` names into the weights of `model`, then round all weights to `dtype`.
+    """Merge what `text` names into `model` in place, then round all weights to `dtype`.
 
-    The changes of several add up. A head that is tied to embeddings has weights of its own
-    afterwards, since an adapter changes one of the two.
-
-    DataError: an adapter that is damaged, or of another base.
-
-    Args:
-        model: on the CPU, its weights as they are stored, or wider.
-        text: as for `read_adapters`, by which its pickles were allowed before; empty: none.
-        dtype: that in which the model is run.
+    `text` is as for `read_adapters`, and pickles in it are allowed; empty changes nothing. `model`
+    is on the CPU, its weights as they are stored or wider. Changes of several adapters add up. A
+    head tied to embeddings gets weights of its own if one of the two is changed. Gradients are
+    switched off, and `text` becomes `merged_adapter`. An adapter that names another base is noted.
+    SpsError: it is damaged, or its tensors do not fit.
     """
     adapters = read_adapters(text, allow_pickle=True)
     if not adapters:
@@ -51,7 +47,7 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
 
 
 def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
-    """Merge an adapter into `model`; DataError: tensors that are missing or have no use."""
+    """Merge an adapter into `model`, a changed head untied; DataError: its tensors do not fit."""
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 
     is_safe = adapter.file.suffix == ".safetensors"

@@ -109,9 +109,9 @@ class ModelCache:
         self._kept: dict[Hashable, Any] = {}
 
     def adopt(self, spec: ModelSpec, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        """Take a loaded model for that of `spec`, and prepare it in place for its engine.
+        """Keep a loaded model as that of `spec`, prepared in place for its engine.
 
-        Without the model's tokenizer its tokens are numbers.
+        Later loads return it. `tokenizer` None: tokens are numbers. DataError: the engine is unfit.
         """
         source, folder = source_of(spec, self._access), Path(spec.id)
         self._kept[source, "folder", spec] = folder
@@ -121,7 +121,10 @@ class ModelCache:
 
     @lost_rank_as_error()
     def load(self, cell: Cell) -> Loaded:
-        """Load the models of `cell`, or take those of an equal one; checks precede all weights."""
+        """Return the models of `cell`, loaded once for all equal cells and checked as a pair.
+
+        SpsError: they cannot be found, loaded or used together. Most checks precede all weights.
+        """
         drafter, decoder = cell.drafter, plug_in("decoders", cell.decoder)
         plan = plan_of(drafter)
         wish = Wish(
@@ -140,7 +143,7 @@ class ModelCache:
         return self.encoder(cell) if cell.elsewhere else self.load(cell)
 
     def encoder(self, cell: Cell) -> "Outline":
-        """Return the tokenizer of a cell's target, without weights or a limit; None: not here."""
+        """Return an `Outline` with the target's tokenizer (None: it is served), without a limit."""
         target = cell.target
         tokenizer = None if target.served else self._find(target, cell.seed).tokenizer
         return Outline(tokenizer, None, self.clock)
@@ -148,7 +151,8 @@ class ModelCache:
     def outline(self, cell: Cell) -> "Outline":
         """Return tokenizer and shortest context of a cell's models, mostly without weights.
 
-        Models whose configuration needs code of its own are loaded.
+        Models whose configuration needs code of its own are loaded. Of a cell whose engine is
+        elsewhere, the tokenizer alone, as `encoder`. SpsError: a model cannot be used.
         """
         if cell.elsewhere:
             return self.encoder(cell)
@@ -167,7 +171,7 @@ class ModelCache:
         return Outline(located[0].tokenizer, limit, self.clock)
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
-        """Return the vocabularies of target and draft model if they differ, without weights."""
+        """Return target's and draft's vocabularies; None: equal, no draft, or random weights."""
         draft = cell.draft
         if draft is None or cell.random:
             return None
@@ -175,7 +179,11 @@ class ModelCache:
         return self._vocabularies(target, self._find_draft(draft, cell.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
-        """Load the target of a wish, then its draft, head or own tensors; check them as a pair."""
+        """Load what a wish names: target, and draft model, head or tensors of a drafter's own.
+
+        DataError: other tokens than the target's where the drafter does not translate, or a token
+        without a row. A head that was trained for other weights than the target's is noted.
+        """
         target = self._find(wish.target, wish.seed)
         draft = wish.draft
         own_tensors = head = None
@@ -220,7 +228,7 @@ class ModelCache:
         )
 
     def _vocabularies(self, target: "LocatedModel", draft: "LocatedModel") -> Vocabularies | None:
-        """Return both vocabularies, or None where token i is the same in both."""
+        """Return both vocabularies, made once per pair; None where the tokenizers do not differ."""
 
         def compared() -> Vocabularies | None:
             if difference(target.tokenizer, draft.tokenizer) is None:
@@ -232,7 +240,7 @@ class ModelCache:
         return self._once(("vocabularies", target[1:3], draft[1:3]), compared)
 
     def _head(self, draft: ModelSpec, drafter: Spec, target: "LocatedModel") -> Head:
-        """Read the head for a drafter; of the target only the config is read."""
+        """Return the head for `drafter`, read once by the target's config; SpsError: unusable."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
         drafter = head_part(drafter) or drafter
@@ -258,7 +266,7 @@ class ModelCache:
             return self._find(spec, seed)
 
     def _model(self, located: "LocatedModel", runs_engines: bool) -> PreTrainedModel:
-        """Return a model, loaded and prepared once for its engine, which may pack its weights."""
+        """Return a model, loaded once and prepared for its engine, if any; log a slow load."""
         spec = located.spec.engine if runs_engines else None
         key = located.source, spec, located.folder
         with announce_if_slow(f"loading {located.spec}"):
@@ -273,7 +281,10 @@ class ModelCache:
     def _prepared(
         self, model: PreTrainedModel, spec: Spec | None, located: "LocatedModel"
     ) -> PreTrainedModel:
-        """Prepare a model in place for an engine by `choices`, or new ones; DataError: unfit."""
+        """Prepare a model in place for an engine, by the known choices if any, and return it.
+
+        New choices are kept, and `chosen` is called. DataError: the engine cannot run the model.
+        """
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
         try:
@@ -353,7 +364,7 @@ def check_rows(name: str, located: LocatedModel, model: PreTrainedModel) -> None
 
 
 def plain_config(folder: Path) -> bool:
-    """Return whether there is a configuration that needs no code of its own."""
+    """Return whether a folder has a config.json, and that names no code of its own (`auto_map`)."""
     return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
 
 
@@ -420,7 +431,7 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
 
 
 def stop_warnings(cell: Cell, tokenizer: Any) -> Iterator[str]:
-    """Yield a line for each stop string that has a special token, so that no text may end at it."""
+    """Yield a line for each stop string with a special token in it, at which no text may end."""
     special = special_tokens(tokenizer) if cell.stop else {}
     for stop in cell.stop:
         name = next((name for name in special if name and name in stop), None)

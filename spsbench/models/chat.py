@@ -77,7 +77,8 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     """Return option -> value of the sampling in a model's generation config, or its GGUF file.
 
-    Values without effect are left out; temperature 0 where the file says not to sample.
+    Temperature, top-k, top-p and min-p are as there; the penalties only where they have an effect.
+    Where the file says not to sample, these and temperature 0. {}: no such file.
     """
     path = expand_path(ref.id)
     files = fetch_files(ref, (GENERATION,), access)
@@ -109,7 +110,7 @@ def fetch_files(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Pa
 
 
 def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
-    """Return the paths of those of `names` that the hub, or offline its cache, gives; no error."""
+    """Return the paths of those of `names` that the hub, or offline its cache, gives; no errors."""
     from huggingface_hub import hf_hub_download
 
     files = []
@@ -147,14 +148,10 @@ def render_chat(
 ) -> list[ChatPiece]:
     """Render a chat by the tokenizer's template, cut where messages name a special token.
 
-    Marks of thoughts in the model's own messages stay as they are: templates look for them.
-    DataError: the template fails, or leaves out words of a message.
-
-    Args:
-        instead: what a user can do then.
-        clock: the time given to the template; None: now.
-        tools: schemas of functions, which the template may write.
-        opens_answer: whether the text ends where an answer begins.
+    Such a name is a `plain` piece of its own; no piece is empty. Marks of thoughts in the model's
+    own messages stay as they are: templates look for them. The template is given `clock` as the
+    time, None for now, and `tools`, schemas of functions; with `opens_answer` the text ends where
+    an answer begins. DataError, with `instead` as advice: it fails, or lacks words of a message.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": x for x in special_tokens(tokenizer) if x}
     visible = {mark: control for mark, control in marks.items() if not is_mark(control)}
@@ -186,7 +183,8 @@ def render_chat(
 def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) -> str:
     """Return the text of a chat with all its words; DataError: the template fails or lacks some.
 
-    A template that reads parts of content is given parts. `task`: what `_run` takes, but messages.
+    It is given each content as text, then as a list of parts; if both fail, the first failure is
+    raised. `task`: what `_run` takes, without messages.
     """
     parts = [
         {**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m
@@ -211,7 +209,7 @@ def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) 
 
 
 def _absent_message(text: str, messages: list[Any]) -> int | None:
-    """Return the number of the first message whose words a rendered chat lacks; None: it has all.
+    """Return the number, from 1, of the first message whose words a rendered chat lacks, or None.
 
     White space and the thoughts of earlier answers may be missing.
     """
@@ -243,7 +241,7 @@ def _mark(value: object, marks: Mapping[str, str]) -> object:
 
 
 def _run(task: Mapping[str, Any], instead: str) -> str:
-    """Return the text that a process of its own renders; DataError: the template fails."""
+    """Return the text that a child process renders, in 5 seconds; DataError: the template fails."""
     answer = _child.ask(task, _CPU_SECONDS, "filling the chat template, in a process of its own")
     if "text" in answer:
         return str(answer["text"])

@@ -24,7 +24,7 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """Return the devices of this machine that can be used: CPU, then GPUs by number, Apple's."""
+    """Return the devices of this machine that can be used: CPU, GPUs by number, Apple's GPU."""
     total, free = ram()
     usable = [Device("cpu", "CPU", total, free)]
     if torch.cuda.is_available():
@@ -43,9 +43,10 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device `cpu`, `cuda:1`, `mps`, or `auto` (the best); UnavailableError: none such.
+    """Return the device `cpu`, `cuda:1`, `mps`, or `auto` (the first GPU, else the CPU).
 
-    cuDNN's attention is switched off: it plans anew, for tens of ms, at each new number of keys.
+    `cuda` is `cuda:0`. UnavailableError: no such device. cuDNN's attention is switched off in
+    torch: it plans anew, for tens of ms, at each new number of keys.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     device_name = "cuda:0" if name == "cuda" else name
@@ -91,7 +92,7 @@ _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuse a dtype that is neither `auto` nor one of `DTYPES`."""
+    """Raise UsageError for a dtype that is neither `auto` nor one of `DTYPES`."""
     if dtype not in ("auto", *DTYPES):
         raise UsageError(
             f"no dtype {dtype!r} (`dtype`): expected one of auto, {', '.join(DTYPES)}. Choose one"
@@ -116,7 +117,7 @@ def choose_dtype(dtype: str, place: torch.device, files: Sequence[Path]) -> torc
 
 
 def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.device) -> None:
-    """Warn when the weights in `files` need more memory than `place` has free."""
+    """Log a warning if the weights in `files` need more memory than `place` has free, if known."""
     need = sum(header.numbers for header in _headers(files)) * number.itemsize
     free = free_bytes(place)
     if free and need > free:

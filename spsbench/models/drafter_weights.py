@@ -35,14 +35,11 @@ def load_head(
     overrides: Mapping[str, Any],
     target: tuple[str, Mapping[str, Any]],
 ) -> Head:
-    """Load the head that `spec` names, its tensors on its device; SpsError: unusable for `drafter`.
+    """Return the head that `spec` names by folder or hub id, its tensors on the device of `spec`.
 
-    Args:
-        spec: folder or hub id, device and dtype.
-        access: as for models.
-        drafter: name of the one that is to read it.
-        overrides: arguments of that drafter, which resolve what the files leave open.
-        target: name and config of the target.
+    `drafter` is the one that is to read it, `overrides` are its arguments, which resolve what the
+    files leave open; `target` is the target's name and config. A note says what the head is.
+    SpsError: no folder, no head that `drafter` reads, or not one for this target.
     """
     folder = _folder(spec, access, "head")
     head = read_head(
@@ -68,9 +65,10 @@ def load_head(
 
 
 def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
-    """Read the tensors of the folder of `spec`; MissingError: none. DataError: one is there twice.
+    """Return the folder of `spec`, its config.json ({} without), and its tensors, on their device.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
+    MissingError: no safetensors. DataError: a tensor is in two files, or they are damaged.
     """
     folder = _folder(spec, access, "drafter's own folder")
     files = sorted(folder.glob("*.safetensors"))
@@ -95,7 +93,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
 
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
-    """Return the folder of `what` that `spec` names; UsageError: with adapter or random weights."""
+    """Return the folder that `spec` names; UsageError: an adapter, random weights or no dtype."""
     check_dtype(spec.dtype)
     if spec.adapter:
         raise UsageError(

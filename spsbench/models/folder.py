@@ -55,7 +55,7 @@ def locate(ref: ModelSpec, access: Access) -> Path:
     """Return a model's folder: bundled, a path, a GGUF file's or from the hub; SpsError: none.
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
-    cache, once. Refused are a revision of a local folder, and remote code at no fixed commit.
+    cache, once. UsageError: a local folder has a revision. DataError: remote code without a commit.
     """
     local = local_folder(ref.id)
     if local is not None:
@@ -146,7 +146,7 @@ def _no_such(name: str) -> MissingError:
 def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     """Check config, adapters, weights' headers and tokenizer of `ref` without reading a tensor.
 
-    Weights that are not read are named in a note. DataError, MissingError: it is unusable.
+    Weights that are not read are named in a note. SpsError: it is unusable, or a part is missing.
     """
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise DataError(
@@ -178,7 +178,7 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
 
 
 def _name_unread(files: Sequence[Path], folder: Path) -> None:
-    """Log which other weights lie next to those read; `weight_files` names a whole one."""
+    """Log which other weights lie next to those read, if any; a whole file is noted elsewhere."""
     others = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")} - {*files}
     names = {path.name for path in others} - {WHOLE}
     if (folder / "adapter_config.json").is_file():
@@ -190,7 +190,7 @@ def _name_unread(files: Sequence[Path], folder: Path) -> None:
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Raise DataError for floats of 8 bits or less, or integers in a weight: read as noise.
+    """Raise DataError for floats of 8 bits or less, or a weight of integers, which read as noise.
 
     A config that says how its weights are quantised passes whatever they are.
     """
@@ -226,9 +226,9 @@ def check_shapes(
 
 
 def _check_tokenizer(folder: Path) -> None:
-    """Check that there are tokenizer files, none of them huge or a pointer of Git LFS (DataError).
+    """Raise DataError if a tokenizer file in `folder` is a pointer of Git LFS, or too large.
 
-    MissingError: none, or SentencePiece's alone without the package that reads it.
+    MissingError: no such file, or SentencePiece's alone without the package that reads it.
     """
     paths = [path for name in _TOKENIZERS.split() if (path := folder / name).is_file()]
     pieces = [path for path in paths if path.suffix == ".model"]

@@ -47,7 +47,8 @@ _TIMEOUT = 10.0  # seconds for one answer of a hub that answered the probe
 def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
     """Return the local snapshot folder of a hub id; missing files are downloaded unless offline.
 
-    A hub that does not answer leaves what is cached. SpsError: nothing whole, or a failed download.
+    If the hub does not answer, what is cached is taken, and the libraries are set offline.
+    Telemetry is switched off. SpsError: nothing whole is cached, or a failed download.
     """
     quiet_libraries()
     offline = access.offline or why_offline("HF_HUB_OFFLINE") is not None
@@ -63,7 +64,7 @@ def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
 
 
 def _cached_snapshot(ref: ModelSpec, access: Access, offline: bool) -> Path:
-    """Return the cached folder of `ref`; UnavailableError: not cached, or only in part."""
+    """Return the cached folder of `ref`; UnavailableError: none whole. DataError: only pickles."""
     from huggingface_hub import try_to_load_from_cache
 
     config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
@@ -128,7 +129,7 @@ def hub_address() -> str:
 
 
 def reachable(timeout: float = 3.0) -> bool:
-    """Return whether the hub answers within `timeout` seconds, be it with an error page."""
+    """Return whether the hub answers within `timeout` seconds, be it with an error; remember it."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen  # slow: only where a hub is asked
 
@@ -138,7 +139,7 @@ def reachable(timeout: float = 3.0) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        """Send one request, and note an answer: an error page, or a certificate not known, too."""
+        """Send one request, and set `answered`, on an error page or an unknown certificate too."""
         request = Request(address + "/api/models?limit=1", method="HEAD")
         try:
             urlopen(request, timeout=timeout).close()
@@ -180,14 +181,14 @@ def _is_on(name: str) -> bool:
 
 
 def quiet_libraries() -> None:
-    """Turn telemetry off, and progress bars too unless standard error is a terminal."""
+    """Turn telemetry off, and progress bars unless stderr is a terminal, where no variable says."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def go_offline() -> None:
-    """Keep the Hugging Face libraries from the network, if they have not read the environment."""
+    """Keep the hub's libraries from the network by variables, if these are not read already."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if "huggingface_hub.constants" not in sys.modules and not _is_on(name):
             _before[name] = os.environ.get(name)
@@ -202,9 +203,10 @@ def cache_folder() -> Path:
 
 
 def _download(ref: ModelSpec, access: Access) -> Path:
-    """Download what the snapshot of `ref` lacks, and return its folder.
+    """Download what the snapshot of `ref` lacks, log how much, and return its folder.
 
-    DataError: no config.json, or no weights that may be read. Other errors are the libraries'.
+    DataError: no config.json, or no weights that may be read. OutOfMemoryError: not enough disk.
+    PermissionDeniedError: no cache. Other errors are the libraries'.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 

@@ -42,12 +42,12 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the model in `folder`: in eval mode, on its device, without gradients, adapters merged.
 
-    Args:
-        folder: one that `check_folder` has passed.
-        spec: how the model is run; the id, the revision and the format of weights are not read.
-            Several ranks each call this, and read their share alone.
-        access: whether pickled weights are read where there are no safetensors.
-        mapped: tensors may be parts of the files until `materialise` copies them.
+    `folder` has passed `check_folder`. Of `spec` the id, the revision and the format of weights are
+    not read; several ranks each call this, and get their share. `access` says whether pickles are
+    read where there are no safetensors. With `mapped` tensors may be parts of the files until
+    `materialise` copies them. A warning tells of too little memory. DataError: weights that are
+    damaged, not whole, not finite or not read in full, or a model that ranks cannot share.
+    UsageError, UnavailableError: no such dtype or device. OutOfMemoryError.
     """
     place = find_device(spec.device)
     size, remote = spec.ranks, spec.trust_remote_code
@@ -99,10 +99,7 @@ def load_model(
 
 
 def check_transformers_reads(files: list[Path]) -> None:
-    """Raise DataError where transformers reads other tensors: next to shards, or in two files.
-
-    Pickles pass.
-    """
+    """Raise DataError for a whole file next to shards, or a tensor in two files; pickles pass."""
     if files[0].suffix != ".safetensors":
         return
     whole, first = files[0].parent / WHOLE, files[0]
@@ -120,7 +117,7 @@ def check_transformers_reads(files: list[Path]) -> None:
 
 
 def plain_class(config: transformers.PreTrainedConfig) -> Any:
-    """Return the class that loads tensor by tensor; None for packed weights and parts of models."""
+    """Return the class that loads tensor by tensor; None: packed weights, or a part of a model."""
     kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     packed = getattr(config, "quantization_config", None) is not None
     plain = isinstance(kind, type) and getattr(kind, "config_class", None) is type(config)
@@ -132,14 +129,10 @@ def check_complete(
 ) -> None:
     """Raise DataError for tensors that are missing, have another shape, or would be left out.
 
-    A tensor is left out where it belongs to a module that computes without it, or to a layer beyond
-    those of config.json. Other unused ones are counted in a note, as are all of a model with packed
-    weights or layers that draft.
-
-    Args:
-        info: transformers' loading info.
-        folder: for the message.
-        model: the one loaded; None: unused tensors are neither refused nor named.
+    `info` is transformers' loading info of the weights in `folder`. A tensor is left out where it
+    belongs to a module that computes without it, or to a layer beyond those of config.json. Other
+    unused ones are counted in a note, as are all of a `model` with packed weights or layers that
+    draft. Without a model unused tensors are neither refused nor noted.
     """
     todo = "Fetch the model again, or choose its causal version"
     if missing := info.get("missing_keys", ()):
@@ -173,12 +166,9 @@ def check_complete(
 def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequence[Path]) -> None:
     """Raise DataError for tensors of other shapes or layers than config.json's, before one is read.
 
-    Only the headers are read. Names that transformers converts, and tensors outside of the layers
-    that are missing or too many, are left to `check_complete` after loading.
-
-    Args:
-        kind: the model's class, of which one without memory is made.
-        files: safetensors, in one folder.
+    Only the headers of `files`, safetensors in one folder, are read, and a model of class `kind` is
+    made without memory. Names that transformers converts, and tensors outside of the layers that
+    are missing or too many, are left to `check_complete` after loading.
     """
     with no_init_weights(), torch.device("meta"):
         model = kind(copy.deepcopy(config))
@@ -220,7 +210,7 @@ LARGEST = 65504.0  # float16's; trained weights stay far below it
 
 
 def _small(tensor: torch.Tensor) -> bool:
-    """Return whether the norm alone proves that all numbers are finite and none too large."""
+    """Return whether the norm proves all numbers finite and not too large; False off the CPU."""
     if tensor.device.type != "cpu":  # where each look waits
         return False
     return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
@@ -262,11 +252,9 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
 def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedModel:
     """Load this rank's share of the model in `folder`, while the other ranks load theirs.
 
-    UsageError: this process is alone, or a device that ranks cannot share.
-
-    Args:
-        folder: one that `check_folder` has passed; the other ranks must see it under this name.
-        spec, access: as for `load_model`; the spec says how many ranks there are.
+    `folder` has passed `check_folder`, and all ranks see it under this name; `spec` says how many
+    they are. Joins them and waits. UsageError: this process is alone, or a device that ranks cannot
+    share. LostRankError: another rank ends. Other SpsErrors: as `load_model`.
     """
     if ranks().size == 1:
         raise missing_ranks(str(folder), spec.ranks)

@@ -32,7 +32,7 @@ from spsbench.settings.models import CHECKPOINT, ModelFacts, ModelSpec
 
 
 def facts_of(access: Access) -> ModelFacts:
-    """Return what files say of models under this access, each asked once."""
+    """Return functions that tell what files say of a model under `access`, read once and cached."""
     return ModelFacts(
         cache(partial(has_template, access=access)),
         cache(partial(own_sampling, access=access)),
@@ -41,7 +41,7 @@ def facts_of(access: Access) -> ModelFacts:
 
 
 def note_default_drafters(cells: Iterable[Configuration], options: Container[str]) -> None:
-    """Name what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
+    """Log what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
     speculative = [cell for cell in cells if cell.drafter.name != "none" and not cell.elsewhere]
     if "drafter" in options or "draft" in options or not speculative:
         return
@@ -105,7 +105,7 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
 
 
 def check_ranks(models: Iterable[ModelSpec]) -> None:
-    """Join the ranks that share a model, if one of `models` is shared.
+    """Join the ranks that share a model, if one of `models` is shared; else do nothing.
 
     UsageError: ranks and no shared model, or one for another number, or of no checkpoint.
     DataError: sizes of a local model that the ranks do not divide.
@@ -138,7 +138,7 @@ T = TypeVar("T")
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
-    """Return what `read` takes from the user; of ranks that share a model, which meet here, one."""
+    """Return `read()`; ranks that share a model check it and meet first, and rank 0 alone reads."""
     if request.ranks == 1:
         return read()
     prepare_access([request], access)
@@ -148,11 +148,11 @@ def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
 
 
 def prepare_access(requests: Sequence[CellRequest], access: Access, hub: bool = False) -> None:
-    """Check the environment and the local folders, and decide between online and offline.
+    """Check environment, local folders, ranks and heads; decide between online and offline.
 
     The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
     folder is then reported before seconds of imports. Ranks that share a model are joined. `hub`:
-    whether data may come from the hub.
+    whether data may come from the hub. SpsError: something is unusable or missing.
     """
     models = [model for request in requests for model in request.models]
     check_environment()

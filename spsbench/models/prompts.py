@@ -23,7 +23,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 def prompts_in_batch(prompt: Any) -> list[Any] | None:
     """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
 
-    None: one prompt, as an empty list is.
+    None: it is one prompt, as an empty list is.
     """
     several = isinstance(prompt, list | tuple) and len(prompt) > 0
     return [*prompt] if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
@@ -37,11 +37,12 @@ def is_chat(prompt: Prompt, chat: bool) -> bool:
 def ids_of(
     loaded: Any, prompt: Prompt, *, chat: bool, system: str | None
 ) -> list[int] | EnginePrompt:
-    """Return a prompt's tokens, a text's in the template with `chat`.
+    """Return a prompt's token ids; messages, and text under `chat`, go through the chat template.
 
-    An engine that has the models elsewhere (`loaded` is an `Outline`) is given the text or the
-    messages as well, and these alone where no tokenizer is here. UsageError: an empty text, or
-    `system` without a chat.
+    `system` is a message before them. An engine that has the models elsewhere (`loaded` is an
+    `Outline`) gets an EnginePrompt of the text or the messages, with a text's ids if a tokenizer is
+    here. UsageError: an empty text, or `system` without a chat. DataError: the prompt is no text,
+    ids or messages, the template fails, or an id is none of the target's.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -107,7 +108,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Return `message`, the JSON texts of its calls' arguments parsed, as templates read them."""
+    """Parse in place the JSON texts of the arguments of a message's calls; return `message`."""
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
@@ -119,9 +120,10 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
 def fit_prompt(
     cell: Cell, loaded: Any, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
-    """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context.
+    """Return `prompt`, its oldest tokens cut with a note if `truncate`; DataError: it is too long.
 
-    New tokens that alone exceed it are refused in any case. An engine elsewhere checks its own.
+    The target's context must hold prompt and new tokens; new tokens that fill it alone are refused
+    in any case. An engine elsewhere checks its own.
     """
     if cell.elsewhere or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit

@@ -28,7 +28,8 @@ DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
 def shaped_folder(target: Path, shape: Shape) -> Path:
     """Write the configuration of a draft of this shape to the user's cache; return its folder.
 
-    Architecture and vocabulary are those of the `config.json` in the folder `target`.
+    Architecture and vocabulary are those of the `config.json` in the folder `target`. The file is
+    written once. UsageError: that has no sizes to change.
     """
     with silence():
         config = AutoConfig.from_pretrained(target, local_files_only=True)

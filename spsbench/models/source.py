@@ -67,6 +67,7 @@ class ModelSource:
         """Load or draw the weights, in eval mode, quantised if asked; over ranks, this one's share.
 
         `mapped`: its tensors may be parts of its files, until `loader.materialise` copies them.
+        SpsError: damaged, not whole, no such device or dtype, or not to be quantised.
         """
         if self.how.ranks > 1:
             return load_shared(folder, self.how, self.access)
@@ -96,7 +97,7 @@ def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> 
 def locate_shape(ref: ModelSpec, access: Access) -> Path:
     """Return the folder of a model's `config.json`, here or from the hub; MissingError: none is.
 
-    That of `shape:512x8:MODEL` is in the user's cache.
+    That of `shape:512x8:MODEL` is written into the user's cache. A path at the hub is logged.
     """
     if ref.id.startswith(SHAPE):
         shape, of = parse_shape(ref.id)
@@ -125,7 +126,8 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
     """Make a model by its `config.json`, of random weights, on its device in eval mode.
 
-    A GPU draws other weights from `seed` than a processor. DataError: no language model.
+    Torch's own generators keep their state. A GPU draws other weights from `seed` than a processor.
+    DataError: no language model. UsageError, UnavailableError: no such dtype or device.
     """
     place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)

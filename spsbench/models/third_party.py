@@ -28,7 +28,7 @@ LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torc
 
 
 def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Return transformers' config of a folder, without `LEFTOVERS`; a dtype of torch's stays.
+    """Return transformers' config of a folder, without `LEFTOVERS` but for a dtype that torch has.
 
     With `trust_remote_code`, or a `model_type` that transformers lacks, nothing is left out.
     """
@@ -50,7 +50,7 @@ def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Silence transformers' log lines, warnings and progress bars inside a `with` block."""
+    """Silence transformers' logs and progress bars, and Python's warnings, in a `with` block."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
@@ -68,7 +68,7 @@ def silence() -> Iterator[None]:
 def without_panics() -> Iterator[None]:
     """Hide stderr of a block that ends in a panic of a Rust library; else it follows at the end.
 
-    For calls of milliseconds: the output of other threads waits for them.
+    For calls of milliseconds: the output of other threads waits for them. A closed stderr stays so.
     """
     sys.stderr.flush()
     try:
@@ -94,9 +94,9 @@ def without_panics() -> Iterator[None]:
 
 @contextmanager
 def translate_errors(what: str, where: Path | str) -> Iterator[None]:
-    """Turn errors inside into OutOfMemoryError or DataError, in one line; ours stay as they are.
+    """Turn errors inside into OutOfMemoryError or DataError, in one line; SpsErrors pass as such.
 
-    Interrupts pass, panics do not. `what` at `where` is what cannot be used.
+    Interrupts and exits pass too, panics of Rust do not. `what` at `where` is what cannot be used.
     """
     try:
         yield
@@ -117,7 +117,7 @@ def translate_errors(what: str, where: Path | str) -> Iterator[None]:
 
 
 def _reason(error: BaseException, folder: Path) -> str:
-    """Return an error's first line; of a KeyError, where a config of `folder` names it, if any."""
+    """Return an error's first line; of a KeyError, where a config in `folder` has the key."""
     if not isinstance(error, KeyError) or not error.args:
         return first_line(error)
     key = error.args[0]
@@ -132,7 +132,7 @@ def _reason(error: BaseException, folder: Path) -> str:
 
 
 def _places(values: Any, target: Any, at: str = "") -> Iterator[str]:
-    """Yield the paths, as `a.b` below `at`, at which an object has `target` as a value."""
+    """Yield the paths, as `a.b` below `at`, at which nested objects have `target` as a value."""
     for key, value in values.items() if isinstance(values, dict) else ():
         here = f"{at}.{key}" if at else str(key)
         if value == target:

@@ -65,10 +65,10 @@ def load_tokenizer(
 
 
 def encode_text(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode a prompt, names of special tokens as text; DataError: it has a NUL or a surrogate.
+    """Return a prompt's ids, names of special tokens as text; DataError: a NUL or a surrogate.
 
-    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank: without a
-    BOS token a blank prompt is refused.
+    A BOS is added where the tokenizer adds one by itself, and to a blank prompt, which is refused
+    (DataError) where there is none.
     """
     if "\0" in text:
         raise DataError(
@@ -102,9 +102,10 @@ def encode_chat(
     clock: datetime | None = None,
     tools: Sequence[Any] = (),
 ) -> list[int]:
-    """Encode a chat up to the model's answer; DataError: no template, or none for these messages.
+    """Return the ids of a chat up to the model's answer, by the chat template.
 
-    The other arguments are those of `render_chat`.
+    DataError: no template, one that fails or has no place for tool calls, or an empty chat. The
+    other arguments are those of `render_chat`.
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
@@ -163,7 +164,7 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
 def with_marks(tokenizer: Any) -> Any:
     """Return `tokenizer`, or an object of its `decode` alone that always writes marks of thoughts.
 
-    Without the special token that ends it, a thought could not be told from the answer.
+    Other special tokens are skipped if asked. Without its last mark a thought would seem an answer.
     """
     special = special_tokens(tokenizer)
     hidden = {index for name, index in special.items() if not is_mark(name)}
@@ -188,7 +189,7 @@ def markup_note(tokenizer: Any, prompts: Iterable[str]) -> str | None:
 
 
 def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
-    """Return whether the chat template may write the time at which it is rendered."""
+    """Return whether a chat template calls `strftime_now`, the time at which it is rendered."""
     templates = tokenizer.chat_template or ""
     texts = templates.values() if isinstance(templates, dict) else [templates]
     return any("strftime_now" in text for text in texts)
@@ -224,10 +225,10 @@ def check_same_tokens(target_tokenizer: Any, draft_tokenizer: Any) -> None:
 
 
 def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
-    """Return the first id, rule or text on which two tokenizers differ; None if there is none.
+    """Return in words the first id, rule or text on which two tokenizers differ; None: none is.
 
     Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
-    of 200 texts. Numbers for tokens go with any.
+    of 200 texts. Numbers for tokens go with any. DataError: a tokenizer fails.
     """
     if isinstance(target_tokenizer, IdTokenizer) or isinstance(draft_tokenizer, IdTokenizer):
         return None
@@ -265,7 +266,7 @@ def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
 
 
 def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
-    """Return the first section in which two tokenizers differ; None: none, or one in Python."""
+    """Return the first section of rules in which two tokenizers differ; None: none, or no rules."""
     backends: list[Any] = [getattr(x, "backend_tokenizer", None) for x in (target, draft)]
     if None in backends:
         return None

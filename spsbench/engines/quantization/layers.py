@@ -63,7 +63,7 @@ class QuantisedLinear(OverCodes):
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., out] of [..., in] in its dtype; but for codes of it by float32 or wider."""
+        """Return x W^T + b in the dtype of x, summed in float32 or wider unless codes are in it."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         if codes.numbers.dtype == x.dtype:
@@ -97,7 +97,7 @@ class WideLinear(nn.Module):
 def quantise(model: nn.Module, name: str) -> int:
     """Quantise every linear layer of `model` in place in the format `name`; return how many.
 
-    Layers that an engine has packed too. Experts that are one parameter stay as they are.
+    Layers that an engine has packed, or that have codes, too. Experts of one parameter stay.
     """
     pending = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
     laid_out = (Packed, WideLinear, OverCodes)
@@ -114,7 +114,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Hang layers over codes in stock ones' places, by name; LookupError: none of that shape."""
+    """Put layers over codes for stock ones by name; LookupError, AttributeError: no such layer."""
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))
@@ -148,7 +148,11 @@ def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLi
 
 @torch.inference_mode()
 def dequantise(model: PreTrainedModel) -> None:
-    """Give `model` plain layers over the numbers of its codes, in place; see `QuantisedLinear`."""
+    """Replace layers over codes in `model` by plain layers over their numbers, in place.
+
+    On a GPU, 8-bit codes of one scale an output stay, as bfloat16, if that is the model's dtype; a
+    note says so. Where half precision would round a number again, a layer computes in float32.
+    """
     layers = quantised_layers(model)
     on_gpu = bool(layers) and next(model.parameters()).device.type != "cpu"
     if on_gpu:

@@ -158,7 +158,7 @@ class JointCache(Cache):  # type: ignore[misc]
 
 @contextmanager
 def attending(model: PreTrainedModel, cache: JointCache) -> Iterator[None]:
-    """Let the layers of `model` attend as `JointCache.attend` does."""
+    """Let the layers of `model` attend by text over `cache`, in this thread and this block."""
     config = model.config
     before = config._attn_implementation
     _pass.cache, _pass.implementation = cache, before

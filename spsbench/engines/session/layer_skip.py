@@ -32,7 +32,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return parent, name and the longest list of layers of one class; UnsupportedModelError."""
+    """Return parent, name and longest list of layers of one class; UnsupportedModelError: none."""
     lists = [
         (parent, name, child)
         for parent in model.modules()
@@ -85,7 +85,7 @@ def _check_layers(count: int, variant: Variant) -> list[int]:
 
 
 def select_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
-    """Leave only the layers `kept` in `model` and its configuration, numbered anew in a cache."""
+    """Leave only the layers `kept` in `model` and its config, numbered anew for a cache."""
     parent, name, layers = layers_of(model)
     setattr(parent, name, nn.ModuleList(layers[index] for index in kept))
     for number, index in enumerate(kept):

@@ -49,7 +49,11 @@ class TwoRopes:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does; each session is fed what it lacks of its part."""
+        """Feed as `EagerLM.append` does; return each token's scores by the factors of its position.
+
+        Tokens before the border are fed to the first session. If any is beyond it, the second is
+        fed all of the text that it lacks, in one pass.
+        """
         m, text = len(tokens), torch.cat([self._text.to(tokens.device), tokens])
         where = (
             torch.arange(len(text)) if parents is None else node_positions(parents, len(text), 0)

@@ -153,7 +153,7 @@ def windows_of(model: PreTrainedModel) -> Windows | None:
 
 
 def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
-    """Return whether a layer has a window, by its number in the cache; views have fewer layers."""
+    """Return, by a layer's number in the cache, if it has a window; views have fewer layers."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == len(kinds)]
     windowed: dict[int, bool] = {}
     for layer, kind in zip(lists[0] if lists else (), kinds, strict=False):

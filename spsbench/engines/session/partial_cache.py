@@ -116,7 +116,8 @@ class PartialLM(EagerLM):
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Hold the target's rows of the first `length` tokens only; ValueError: it has fewer.
 
-        With a `path`, which is then 0, 1, 2 ..., hold that many rows that were fed since as well.
+        With a `path`, which is then 0, 1, 2 ..., hold that many rows that were fed since as well. A
+        source that is fed here is emptied for `length` 0, and may be shorter than `length`.
         """
         source = self._source()
         kept = self._cache.held(length) + len(path or ())
@@ -186,7 +187,7 @@ def partial_session(
 ) -> LM:
     """Return a session that reads `part` of the cache of the session that `source` returns.
 
-    None: of one that `opened` opens as the engine does, and that is fed here. Raises
+    `source` None: of one that `opened` opens as the engine does, and that is fed here.
     UnsupportedModelError: a kind of session without rows to copy.
     """
     like: Any = opened()

@@ -110,7 +110,7 @@ class RecurrentLM(EagerLM):
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does; the first of many tokens go as a prefill."""
+        """Feed as `EagerLM.append` does; of many tokens those without logits go as a prefill."""
         first = len(tokens) - keep
         if parents is not None or keep == 0 or first <= KEPT:
             return super().append(tokens, keep, parents)
@@ -205,7 +205,9 @@ def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
 def register_states(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
-    Returns how the model is fed; None: it keeps no states. UnsupportedModelError: a trial fails.
+    Returns how the model is fed; None: it keeps no states. Its mixers then run row by row, and a
+    note may tell of other logits in blocks. A second call does nothing. UnsupportedModelError:
+    layers that cannot be rolled back, or a trial fails.
     """
     if model in KINDS or not keeps_states(model.config):
         return _STATEFUL.get(model)

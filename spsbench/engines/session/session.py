@@ -42,7 +42,7 @@ class FastLM(EagerLM):
         return super()._forward(tokens, keep, parents)
 
     def _run(self, inputs: PassInputs) -> Any:
-        """Run with the model's number of threads and, where there are any, by programs."""
+        """Run a pass with the model's number of threads, by its replay where one can take it."""
         replay, cache, m = self._prepared.replay, inputs.cache, len(inputs.ids)
         with threads(self._prepared.choice.threads):
             if replay is None:
@@ -57,7 +57,8 @@ class FastLM(EagerLM):
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
         """Feed n tokens in one call, drawn by `u` [n] from `logits`, then from each pass's result.
 
-        Returns tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
+        Returns tokens [n], and the logits [n, V] after each. None: no program does it for this
+        model, or the context is too short; the tokens are to be fed one by one.
         """
         n, replay = len(u), self._prepared.replay
         end = self._length + n

@@ -201,7 +201,7 @@ class ByRows:
 
 
 def run_by_rows(mixer: nn.Module) -> None:
-    """Have `mixer` run row by row over a `StateCache`; over any other cache nothing changes."""
+    """Have `mixer` run row by row over a `StateCache`, in place; over other caches as before."""
     kind = type(mixer)
     mixer.__class__ = type(kind.__name__, (ByRows, kind), {})
 

@@ -57,13 +57,11 @@ class Stored(NamedTuple):
 
 
 def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
-    """Write into `folder` the blocks of those layers of `model` that are blocks in `file`.
+    """Write `KEPT` into `folder`: the blocks of those layers of `model` that are blocks in `file`.
 
-    Args:
-        file: a GGUF file.
-        model: what transformers made of it, in float32. A layer's rows are looked for among the
-            file's own, whatever the order that transformers has put them in; what is kept stands
-            for the layer's numbers bit by bit. `KEPT` is written without such layers, too.
+    `model` is what transformers made of the GGUF `file`, in float32. A layer's rows are looked for
+    among the file's, whatever the order that transformers has put them in; what is kept stands for
+    the layer's numbers bit by bit. `KEPT` is written without such layers, too.
     """
     indexes = _index_rows(file)
     names = {id(layer): name for name, layer in model.named_modules()}
@@ -126,7 +124,7 @@ def _hash_rows(weight: Tensor) -> Tensor:
 
 
 def lay_blocks(model: nn.Module, folder: Path) -> None:
-    """Give layers of `model` the blocks kept in `folder` as their weights, in place.
+    """Replace layers of `model`, in place, by layers over the blocks kept in `folder`.
 
     MissingError: no blocks in `folder`. DataError: damaged, or of layers that `model` lacks.
     """
@@ -141,7 +139,7 @@ def lay_blocks(model: nn.Module, folder: Path) -> None:
 
 
 def check_blocks(folder: Path) -> None:
-    """Raise MissingError for a folder without blocks."""
+    """Raise MissingError for a folder without the file of blocks."""
     if not (folder / KEPT).is_file():
         raise MissingError(
             f"no GGUF blocks ({folder}): expected a model from a GGUF file for `weights` {BLOCKS}. "
@@ -150,7 +148,7 @@ def check_blocks(folder: Path) -> None:
 
 
 def _load(folder: Path) -> dict[str, Stored]:
-    """Return layer name -> its blocks; MissingError: a folder without, DataError: damaged ones."""
+    """Return layer name -> its blocks; MissingError: `folder` has none. DataError: damaged ones."""
     path = folder / KEPT
     check_blocks(folder)
     try:

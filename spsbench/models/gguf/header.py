@@ -65,9 +65,10 @@ def check_gguf_packages() -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Read a GGUF file's header; MissingError: no such file, or no package `gguf`.
+    """Read a GGUF file's header; MissingError: no such file, or no package `gguf` or `accelerate`.
 
-    DataError: damaged, a part of several, of another format, or no architecture or tokenizer.
+    DataError: damaged, a part of several, of another format, without architecture or tokenizer, or
+    a pointer of Git LFS. PermissionDeniedError: it may not be read.
     """
     check_gguf_packages()
     refuse_pointer(path)
@@ -151,7 +152,7 @@ class _HeaderReader:
         return Header(values, kinds.total(), most, frozenset(names))
 
     def _refuse_other_formats(self) -> None:
-        """Take magic and version; DataError unless little-endian GGUF of a known version."""
+        """Read magic and version; DataError unless little-endian GGUF of version 2 or 3."""
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             self._bad("does not begin as a GGUF file")
         version = self._number("I")
@@ -179,10 +180,10 @@ class _HeaderReader:
         return self._take(self._number("Q")).decode(errors="replace")
 
     def _value(self, kind: int) -> Any:
-        """Return the next value of `kind`: a number, a text, or an array of up to 1024 numbers.
+        """Read the next value of `kind`: a number, a text, or a list of up to 1024 numbers.
 
-        An array of texts, or of more numbers, is passed over: its length is returned. DataError: an
-        unknown kind, an array of arrays, or a length beyond the file.
+        Of a list of texts, or of more numbers, the length is returned alone. DataError: an unknown
+        kind, a list of lists, or a length beyond the file.
         """
         if kind == _STRING:
             return self._text()

@@ -32,10 +32,9 @@ NAMES: Mapping[str, str] = KEYS["architectures"]
 def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: Path) -> Any:
     """Return a new config of a file: transformers' own with the keys that it does not read.
 
-    Args:
-        config: transformers' own of the file, which stays as it is.
-        factors: name -> those tensors of `FACTORS` that the file has.
-        file: for messages. DataError: a key that is neither read nor neutral.
+    `config` is transformers' own, and stays as it is; `factors` are those tensors of `FACTORS` that
+    the file has, by name. DataError, naming `file`: a key that is neither read nor neutral, a width
+    of heads other than the config's, or a rotary scaling that is not known.
     """
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING as READ
 
@@ -94,7 +93,7 @@ def _check_widths(values: Mapping[str, Any], head: Header, file: Path) -> None:
 
 
 def _scaling(keys: Mapping[str, Any]) -> tuple[Any, float]:
-    """Return how rotary positions are scaled, and by what; 1 where not all frequencies are."""
+    """Return how rotary positions are scaled, and by what factor; 1.0 for `none` and `longrope`."""
     kind = keys.get("rope.scaling.type", "linear")
     factor = keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1
     return kind, 1.0 if kind in ("none", "longrope") else float(factor)
@@ -109,11 +108,9 @@ def _rope(
 ) -> dict[str, Any]:
     """Return the rotary parameters of a file that replace those of transformers' config.
 
-    Args:
-        rope: the parameters in that config.
-        values: the other values of it.
-        factors: the file's tensors of `FACTORS`; mostly none.
-        file: for messages. DataError: a scaling that is not known, or factors that do not fit.
+    `rope` are the parameters in that config, `values` its other values, `factors` the file's
+    tensors of `FACTORS`, mostly none. DataError, naming `file`: a scaling that is not known, or
+    factors of another size than the frequencies or together with yarn.
     """
     keys, name = head.keys, head.architecture
     kind, factor = _scaling(keys)
@@ -176,7 +173,7 @@ def _rotary_by_divisors(
 def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
     """Return Llama 3.1's rotary parameters if they give these divisors; None: they do not.
 
-    Any lengths of training are tried that are powers of two; Llama's own is 8192.
+    Tried are lengths of training that are powers of two from 32 to 524288; Llama's own is 8192.
     """
     low, high, factor = 1.0, 4.0, max(divisors)
     lengths = [2 * math.pi * theta ** (i / len(divisors)) for i in range(len(divisors))]

@@ -20,7 +20,7 @@ WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:
-    """Return the sampling of a file by a generation config's names, else its keys; 6 digits."""
+    """Return a file's sampling by names of a generation config, else its keys; floats cut short."""
     settings = {}
     for key, value in head.values.items():
         if key.startswith(_SAMPLING):
@@ -30,7 +30,7 @@ def sampling_settings(head: Header) -> dict[str, Any]:
 
 
 def generation_settings(head: Header) -> dict[str, Any]:
-    """Return the generation config of a file: the ends of texts, sampling, and keys not applied."""
+    """Return the generation config of a file: EOS ids, sampling, and keys that are not applied."""
     settings, values = sampling_settings(head), head.values
     if ends := {values[_KEYS + name] for name in ENDS if _KEYS + name in values}:
         settings["eos_token_id"] = sorted(ends)
@@ -54,7 +54,7 @@ def _changes_text(key: str, value: Any, head: Header) -> bool:
 
 
 def keep_listed(folder: Path, count: int) -> None:
-    """Remove all ids from `count` on from the tokenizer saved in `folder`, and their roles."""
+    """Remove all ids from `count` on, and their roles, from the tokenizer's files in `folder`."""
     path, roles_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
     rules = read_object(path, TOKENIZER_LIMIT)
     added, words = rules.get("added_tokens") or [], rules["model"].get("vocab") or {}

@@ -55,8 +55,9 @@ def is_unpacked(folder: Path) -> bool:
 def write_unpacked(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
     """Write the model in `file` as float32 safetensors, with its blocks, into `folder`, or nothing.
 
-    What `folder` has is replaced. SpsError: no room or right to write. DataError: a file that is
-    not read in full. `more`: other files of the folder, by name; None: a model card.
+    What `folder` has is replaced, and what killed processes left is removed; notes tell of
+    progress. `more`: other files of the folder, name -> text; None: a model card. DataError: a file
+    that is not read in full. OutOfMemoryError: no room. PermissionDeniedError: no right to write.
     """
     head = read_header(file)
     size = head.numbers * _BYTES

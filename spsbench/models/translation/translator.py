@@ -62,7 +62,7 @@ class ByText(Translator):
         self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the draft's tokens of a text that extends the last; None: its end has none."""
+        """Return the draft's tokens of a text that extends the last; None: none write its end."""
         text = ""
         for at in range(self._read, len(tokens)):
             content = self._written(tokens[at])
@@ -105,7 +105,7 @@ class ByText(Translator):
         return self._draft.bytes_of[token] is None
 
     def _content_and_end(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:
-        """Return the bytes before the first drafted token without any; and, if it is EOS, [EOS]."""
+        """Return the bytes before the first token without any, and target's EOS if that is EOS."""
         content, eos = b"", self._target.eos
         for token in drafted:
             part = self._draft.bytes_of[token]
@@ -119,7 +119,7 @@ class ByText(Translator):
         return bytes_of[token] if token < len(bytes_of) else None
 
     def _go_on(self, text: str) -> None:
-        """Append text, without the space that the target puts before its texts."""
+        """Append text; the first loses the space that the target puts before its texts, if any."""
         if text and not self._begun:
             self._begun = True
             text = text.removeprefix(" ") if self._target.spaced else text
@@ -175,7 +175,7 @@ class WordTokenizer:
     _content: bytes = b""
 
     def extend(self, more: str) -> None:
-        """Append `more` text, and bring `ids` up to date."""
+        """Append `more`, and bring `ids` up to date, by a window of the text or by all of it."""
         if not more:
             return
         self.text += more
@@ -184,7 +184,7 @@ class WordTokenizer:
             self.ids, self._ends = self.words(self.text)
 
     def _windowed(self, ends: list[int]) -> bool:
-        """Cut the last WINDOW tokens again, in `ids` and `ends`; False: no border, no change."""
+        """Cut the last tokens again, in `ids` and `ends`; False: no common border, no change."""
         cut = len(ends) - WINDOW
         while cut > 0 and self._splits(ends[cut - 1]):
             cut -= 1

@@ -89,7 +89,7 @@ class Vocabulary:
         return max(map(len, self.by_bytes), default=0)
 
     def pieces(self, content: bytes) -> list[int] | None:
-        """Cut `content` greedily into the longest tokens; None where a byte has no token."""
+        """Cut `content` from the left into the longest tokens each; None: a byte has no token."""
         ids: list[int] = []
         while content:
             for length in range(min(self.longest, len(content)), 0, -1):
@@ -203,7 +203,7 @@ class Vocabularies:
 
 
 def token_bytes(tokenizer: Any) -> list[bytes | None]:
-    """Return the bytes of each id; None for special tokens, and for unused ids."""
+    """Return the bytes that each id writes; None for special tokens, unused and unknown ids."""
     vocabulary = tokenizer.get_vocab()
     names: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
     for name, index in vocabulary.items():

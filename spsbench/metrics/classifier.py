@@ -66,16 +66,13 @@ class Fitted(NamedTuple):
 
 
 def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitted:
-    """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
+    """Fit the logistic regression of acceptance chances on entropies, peaks and slots.
 
-    Newton's method with a small ridge on standardised features; exact to rounding. UsageError: too
-    few positions, NaN or infinity.
-
-    Args:
-        entropies: those of the draft's distributions along all texts.
-        peaks: their greatest probabilities.
-        kept: acceptance chances.
-        drafted: the slots that positions are drafted as, with weights.
+    `entropies` [L] in nats and `peaks` [L], the greatest probabilities, are of the draft's
+    distributions along all texts, `kept` [L] the acceptance chances; `drafted` says as which slots
+    positions are drafted, with weights. Newton's method with a small ridge on standardised
+    features; exact to rounding. UsageError: fewer than `FEWEST` positions, no finite number, or no
+    chance.
     """
     at_positions, labels = np.stack([entropies, peaks], 1).astype(float), kept.astype(float)
     if len(labels) < FEWEST:
@@ -130,7 +127,7 @@ def read_classifier(path: Path) -> Classifier:
 
 
 def _newton(rows: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Return [4] the coefficients of [R, 4] rows whose first column is the intercept's ones."""
+    """Fit `labels` [R] by logistic regression on [R, 4] rows, the first column 1; return [4]."""
     ridge = np.diag([0.0, RIDGE, RIDGE, RIDGE])
     mean = min(max(float(np.average(labels, weights=weights)), 1e-6), 1 - 1e-6)
     coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0, 0.0])

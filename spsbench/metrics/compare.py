@@ -25,7 +25,7 @@ class RunTallies(NamedTuple):
     tallies: Mapping[str, Tally]
 
     def of(self, cell: Cell, *, speedup: bool) -> list[Tally]:
-        """Return the tallies behind a figure of the cell; a speed-up adds those of its baseline."""
+        """Return [the cell's tally]; of a speed-up [its baseline's, the cell's], [] without one."""
         tally = self.tallies[cell.id]
         if not speedup:
             return [tally]
@@ -36,7 +36,7 @@ class RunTallies(NamedTuple):
 def tally_run(
     cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]
 ) -> RunTallies:
-    """Return the tallies of a run; adds its samples to `numbers`, to share with the next run."""
+    """Tally a run's records; new samples get their `numbers`. ValueError: one of another cell."""
     by_cell = tallies(cells)
     for record in records:
         tally_of(record.cell, by_cell).add(record, numbers.setdefault(record.sample, len(numbers)))
@@ -46,10 +46,11 @@ def tally_run(
 def paired_change(
     figure: str, cell: Cell, before: RunTallies, after: RunTallies
 ) -> tuple[Estimate, bool] | None:
-    """Return after / before - 1 of a figure over the generations that both runs have.
+    """Return after / before - 1 of a figure over the generations that both runs have of a cell.
 
-    Second: whether all values are bit-identical, then exactly 0. None: no value is shared, or a
-    speed-up without a baseline.
+    `figure` is a name of `RATES`, or `speedup`. Second: whether all sums behind it are
+    bit-identical; the change is then exactly 0. None: no generation is shared, the ratio is not
+    finite, or a speed-up has no baseline.
     """
     speedup = figure == "speedup"
     of_runs = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
@@ -135,11 +136,12 @@ def compare_runs(
     margins: Mapping[str, float] = MARGINS,
     runs: tuple[RunTallies, RunTallies] | None = None,
 ) -> RunComparison:
-    """Compare the figures named in `margins` for cells that both runs have.
+    """Compare the figures named in `margins` (figure -> fraction) of cells that both runs have.
 
-    With the tallies of both `runs`, generations of one sample and repeat are paired; otherwise,
-    intervals are those of independent runs. Intervals cover the variation over samples. The margin
-    covers the variation of a machine from day to day.
+    With the tallies of both `runs`, generations of one sample and repeat are paired; a figure
+    without pairs, if above 0, gets the interval of independent runs. A figure that a run lacks is
+    left out. Intervals cover the variation over samples, the margin that of a machine from day to
+    day. Cells of one run alone are `added` or `gone`.
     """
     earlier = {summary.cell.id: summary for summary in base}
     later = {summary.cell.id: summary for summary in now}
@@ -204,7 +206,10 @@ class OverSeeds(NamedTuple):
 
 
 def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
-    """Return cells of two rows or more, seeds aside, and figures all have; groups are left out."""
+    """Return cells that differ in the seed alone, two or more, with figures that all of them have.
+
+    A figure is the mean of theirs with Student's interval. Rows of groups are left out.
+    """
     alike: dict[Cell, list[Summary]] = {}
     for row in rows:
         if row.group is None:

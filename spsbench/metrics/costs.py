@@ -86,24 +86,24 @@ class BatchCosts:
             raise ValueError(f"expected costs of {len(self.sizes)} sizes of a batch")
 
     def target(self, size: float, n: float, context: float) -> Floats:
-        """Return [T] seconds of a common pass over `n` tokens of each of `size` texts."""
+        """Return [turns] seconds of a common pass over `n` tokens of each of `size` texts."""
         return self._between(self.passes, n, context, size)
 
     def round(
         self, drafter: Drafting, k: float, drafted: float, size: float, context: float
     ) -> Floats:
-        """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
+        """Return [turns] seconds of a common round of `size` texts that request `k` tokens each.
 
-        Args:
-            drafter: `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches.
-            drafted: tokens that each text has on average.
+        `drafter` `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches. The
+        target's pass is over `drafted` + 1 tokens of each text, a mean; the rest of the round takes
+        0 s at least.
         """
         surfaces = _entry("drafter in batches", drafter, self.rest)
         spent = self._between(surfaces, k, context, size)
         return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
 
     def _between(self, by_size: Sequence[Surface], n: float, context: float, size: float) -> Floats:
-        """Return [T] seconds by the two measured sizes next to `size`."""
+        """Return [turns] seconds, linear between and beyond the two sizes measured next to it."""
         right = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
         near = slice(max(right - 1, 0), right + 1)
         seconds = np.stack([surface.at(n, context) for surface in by_size[near]], -1)
@@ -133,12 +133,10 @@ class Costs:
     ) -> "Costs":
         """Return costs that are arithmetic: a round is a pass of the target, and its drafting.
 
-        Verifying is free; ArS comes in by itself.
-
-        Args:
-            passes: texts of a batch, rising from 1 -> a pass, by tokens of each text and context.
-            drafts: drafter -> texts of a batch, those of `passes` -> drafting of so many tokens.
-            setting: recorded as the conditions of the times.
+        Sampling, verifying and the loop are free; ArS is added. `passes` has for each number of
+        texts in a batch, rising from 1, a pass by tokens of each text and context; `drafts` has for
+        each drafter and the same numbers the drafting by tokens. `setting` is recorded as the
+        conditions of the times.
         """
         nothing = line(0.0, 0.0)
         rule = Rule(nothing, nothing, nothing)
@@ -155,11 +153,10 @@ class Costs:
 
     @classmethod
     def of_ratios(cls, row: float, drafts: Mapping[Drafting, float]) -> "Costs":
-        """Return costs by hand, in plain passes.
+        """Return costs in plain passes of the target, for rounds of one text.
 
-        Args:
-            row: cost of each row of the target's pass beyond the first.
-            drafts: drafter -> cost of a drafted token; a look-up is free.
+        Each row of the target's pass beyond the first costs `row`; `drafts` has each drafter's cost
+        of a token, 0 for a look-up. All else is free.
         """
         drafting = {name: {1: line(token, token)} for name, token in drafts.items()}
         setting = {"row": row, "drafts": {str(name): cost for name, cost in drafts.items()}}
@@ -175,17 +172,14 @@ class Costs:
         batch: int = 1,
         rule: str | None = None,
     ) -> Floats:
-        """Return [parts, turns] seconds of a round, in the order of `PARTS`.
+        """Return [parts, turns] seconds of a round, in the order of `PARTS`; a cached array.
 
-        Contexts within `STEP` tokens are priced alike. A round with a draft takes as long as a
-        plain one at least: a plain one does a part of its work (`contradictions`).
-
-        Args:
-            drafter: `PLAIN` with k = 0 is a step of ArS.
-            k: tokens requested from it.
-            drafted: tokens that it returns.
-            batch: texts that make the round together; the seconds are of all of them.
-            rule: verifier; one that was not measured costs as much as the drafter's.
+        `k` tokens are requested of `drafter`, which returns `drafted`; `PLAIN` with k = 0 is a step
+        of ArS. A round without a token is a plain one after a vain draft. One with a draft takes at
+        least as long as a plain one, a part of its work (`contradictions`): its last part makes up
+        for that. Contexts within `STEP` tokens are priced alike. `batch` texts make the round
+        together in these seconds. The `rule` is the verifier; None, or one that was not measured,
+        costs as much as the drafter's. DataError: `drafter` was not measured.
         """
         key = drafter, k, drafted, int(context // STEP), batch, rule
         if key in self._known:
@@ -207,7 +201,11 @@ class Costs:
     def _parts(
         self, drafter: Drafting, k: float, n: float, context: float, batch: int, rule: str | None
     ) -> Floats:
-        """Return [parts, turns] seconds as measured; a batch has only draft and target."""
+        """Return [parts, turns] seconds as measured, for `n` drafted tokens; DataError: unmeasured.
+
+        A `batch` above 1 has the pass as target and all else as draft; unmeasured, it costs what
+        one text does. An unknown `rule` costs as much as the drafter's own.
+        """
         if batch == 1 or self.batches is None:
             costs = self.drafter(drafter)
             by_rule = self.rules.get(rule or "") or _entry("verifier", costs.verifier, self.rules)
@@ -238,10 +236,11 @@ class Costs:
         return typical(token_seconds / self.passes.at(1, context), self.busy)
 
     def contradictions(self) -> list[Contradiction]:
-        """Return the rounds measured as faster than a plain round, which does a part of their work.
+        """Return for each drafter at most one round that was measured as faster than a plain round.
 
-        For each such drafter, the round with the greatest share. Hypothetical costs are not
-        measured, and so have no contradictions.
+        A plain round does a part of its work. Medians over turns are compared at all measured K and
+        contexts, the fastest in proportion is taken, and `BELIEVED` is tolerated. Hypothetical
+        costs are not measured, and so have no contradictions.
         """
         contradictions: list[Contradiction] = []
         if self.changed:
@@ -263,9 +262,11 @@ class Costs:
         return contradictions
 
     def scaled(self, **factors: float) -> "Costs":
-        """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
+        """Return hypothetical costs, each part times its factor: `scaled(draft=0.5, target=2)`.
 
-        Unexplained time and batches stay. DataError: another part, or a factor of 0 or less.
+        Parts are those of `SCALED`; unexplained time and batches stay. `changed` has the products
+        of all factors so far. DataError: another part, or a factor that is 0 or less, or not
+        finite.
         """
         for part, factor in factors.items():
             if part not in SCALED or not 0 < factor < math.inf:

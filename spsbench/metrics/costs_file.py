@@ -56,7 +56,7 @@ def read_costs(path: Path) -> Costs:
 
 
 def to_json(costs: Costs) -> dict[str, Any]:
-    """Return plain values; seconds to the nanosecond."""
+    """Return plain values by field, drafters by label; seconds to the nanosecond, None left out."""
     named = {field.name: getattr(costs, field.name) for field in fields(costs) if field.init}
     values = {name: value for name, value in named.items() if value is not None}
     values["arms"] = by_label(costs.arms)
@@ -67,7 +67,7 @@ def to_json(costs: Costs) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
-    """Return costs from plain values, the inverse of `to_json`; TypeError, ValueError: damage."""
+    """Return the costs that `to_json` made plain; KeyError, TypeError, ValueError: damage."""
     keyed = {**values, "arms": by_drafting(values["arms"])}
     if (batches := values.get("batches")) is not None:
         keyed["batches"] = {**batches, "rest": by_drafting(batches["rest"])}
@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 
 
 def _seconds(kind: Any, values: Any) -> Floats:
-    """Return [turns, tokens, contexts] seconds."""
+    """Return [turns, tokens, contexts] seconds; ValueError: other axes, or not finite."""
     seconds = np.array(values, dtype=np.float64)
     if seconds.ndim != 3 or not np.isfinite(seconds).all():
         raise ValueError("seconds are not finite numbers by turn, tokens and context")

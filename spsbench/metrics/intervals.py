@@ -91,10 +91,12 @@ class Jackknife:
     def estimate(
         self, statistic: Statistic, counted: int, scale: Scale = POSITIVE
     ) -> Estimate | None:
-        """Return the figure of all rows with its interval; None where it does not apply.
+        """Return the `statistic` of all rows' sums with its interval; None where it is not finite.
 
-        Rows with 0 in the column `counted` take no part; usually the denominator. Fewer than
-        `FEWEST` samples leave no interval, but for a chance of 0 or 1: its bound is one-sided.
+        `n` counts the rows above 0 in the column `counted`, usually the denominator; samples
+        without such rows leave the interval alone. Fewer than `FEWEST` samples have no interval,
+        and nor have samples none of which changes the figure; but the bound of a chance of 0 or 1
+        is one-sided.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = float(statistic(self._total))
@@ -119,11 +121,10 @@ def ratio_of(numerator: int, denominator: int) -> Statistic:
 def interval(
     mean: float, left_out: Floats, scale: Scale = POSITIVE
 ) -> tuple[float | None, float | None]:
-    """Return the interval around `mean`; (None, None) where no cluster changes the figure.
+    """Return the 95 % interval around `mean`, by the figure without each cluster in turn, [C].
 
-    Args:
-        left_out: [C] the figure without each cluster in turn.
-        scale: replaced by the identity where a figure is 0 and has no logarithm.
+    (None, None) where one of those is not finite or none differs from `mean`. A figure without a
+    value on `scale`, as the logarithm of 0, has its interval on the identity, clipped at 0.
     """
     if not np.isfinite(left_out).all() or np.abs(left_out - mean).max() <= ALIKE * abs(mean):
         return None, None
@@ -138,7 +139,7 @@ def interval(
 
 
 def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
-    """Return [...] jackknife lows and highs, from [..., C > 2] figures without each cluster."""
+    """Return [...] lows and highs around figures `at`, by [..., C > 2] ones without a cluster."""
     count = left_out.shape[-1]
     influences = left_out.mean(-1, keepdims=True) - left_out  # over C - 1
     squares = (influences**2).sum(-1)
@@ -225,12 +226,9 @@ NEAR = 1e-2  # standard deviations around the middle
 
 
 def upper(values: Floats, end: float, miss: float) -> float:
-    """Return the upper bound of a mean, exceeded by the mean with probability at most `miss`.
+    """Return an upper bound of a mean, which exceeds it with probability at most `miss` < 1/2.
 
-    Args:
-        values: [N] independent values, none above `end`; at least one.
-        end: the greatest possible value.
-        miss: below a half.
+    `values` are independent, [N], at least one, and none above `end`, the greatest possible value.
     """
     seen, counts = np.unique(values, return_counts=True)
     widest = float(end - seen[0])

@@ -40,7 +40,7 @@ Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]
 
 @cache
 def task_metrics() -> Mapping[str, Metric]:
-    """Return the metrics of every task, those of installed packages included."""
+    """Return name -> metric of every task, cached; a task that fails to import is left out."""
     by_name: dict[str, Metric] = {}
     for entry in entries("tasks"):
         with suppress(Exception):  # tasks of other packages may fail to import
@@ -70,7 +70,7 @@ Qualities = dict[str, dict[str, float]]
 
 
 def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-    """Return the mean over repeats of every metric: the default combination of a task."""
+    """Return metric -> its mean over the repeats of each sample: a task's default combination."""
     names = list(dict.fromkeys(name for repeats in scores for one in repeats for name in one))
     return {
         name: [sum(one[name] for one in repeats) / len(repeats) for repeats in scores]
@@ -81,7 +81,8 @@ def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[floa
 def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     """Return figure -> sample -> value of one cell's scores, which come in any order.
 
-    {} without scores. ValueError: `combine` returned other than one value a sample.
+    `combine` gets them by sample (sorted) and repeat. {} without scores. ValueError: it returned
+    other than one value a sample.
     """
     repeats: dict[str, dict[int, dict[str, float]]] = {}
     for score in scores:
@@ -193,11 +194,10 @@ def parity(
 ) -> Parity | None:
     """Return the verdict over the samples that both methods have; None without common samples.
 
-    Args:
-        ars, sps: sample -> value, from `qualities`.
-        margin: the largest negligible difference, stated beforehand; ValueError: 0 or less.
-        identical: whether the texts of these samples are the same in both methods, which decides
-            without a test unless equal texts have different scores.
+    `ars` and `sps` are sample -> value, from `qualities`. `margin` is the largest negligible
+    difference, stated beforehand; ValueError: 0 or less. `identical` texts decide without a test,
+    unless equal texts have different scores. Fewer than `FEWEST` samples decide nothing. Values
+    that are all alike, or means within the margin of 0 or of 1, are not informative.
     """
     if not margin > 0:
         raise ValueError(f"margin is {margin}: expected more than 0")
@@ -262,11 +262,10 @@ def parities_of(old: Qualities, new: Qualities, *, identical: bool = False) -> l
 def parities(
     cells: Sequence[Cell], scores: Mapping[str, Qualities], identical: Container[str] = ()
 ) -> list[tuple[Cell, Parity]]:
-    """Test every drafting cell against its K = 0 cell.
+    """Test each drafting cell against its K = 0 cell, if there is one, as `parities_of` does.
 
-    Args:
-        scores: cell id -> figure -> sample -> value, from 0 to 1.
-        identical: ids of the cells whose texts equal those of their K = 0 cell.
+    `scores` is cell id -> figure -> sample -> value, from 0 to 1; `identical` has the ids of the
+    cells whose texts equal those of their K = 0 cell.
     """
     return [
         (cell, test)

@@ -139,10 +139,7 @@ def estimate_speedup(
 
 
 def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]]:
-    """Return (seconds, tokens) of consecutive rounds, grouped to at least `size` tokens each.
-
-    A remainder is dropped.
-    """
+    """Sum rounds in a row to (seconds, tokens) of `size` tokens or more; a remainder is dropped."""
     groups: list[tuple[float, int]] = []
     seconds, tokens = 0.0, 0
     for r in rounds:
@@ -159,10 +156,12 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
 
 
 def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate | None]:
-    """Return gains over the K = 0 baseline by their names in `Summary`; {} without pairs.
+    """Return `speedup`, `answer_speedup`, `verify_ratio`, `cost_ratio` and `predicted_speedup`.
 
-    They are ratios of totals that are paired by sample and repeat, so that a prompt weighs the same
-    under both methods; of the baseline itself 1. Without a constant `k` nothing is predicted.
+    {} without shared generations; a figure that does not apply is None. They are ratios of totals
+    over the K = 0 baseline, paired by sample and repeat, so that a prompt weighs the same under
+    both methods; the first three of the baseline itself are exactly 1. Without a `k` nothing is
+    predicted.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
     drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as independent.
@@ -212,7 +211,8 @@ def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, E
 def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
     """Return the expected tokens of a round whose K drafted tokens are each kept with chance alpha.
 
-    Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha). K may be a mean.
+    Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha), and K + 1 at alpha = 1.
+    Arrays are broadcast; K may be a mean.
     """
     chance, slots = np.asarray(alpha, np.float64), np.asarray(k, np.float64) + 1
     certain = chance == 1
@@ -221,7 +221,7 @@ def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
 
 
 def alpha_for(tokens: float, k: float) -> float | None:
-    """Return the alpha at which K drafted tokens give `tokens` a round; None: K + 1 or more."""
+    """Return the alpha at which `k` drafted tokens give `tokens` a round; 0 at 1, None at k + 1."""
     if tokens >= k + 1:
         return None
     if tokens <= 1:

@@ -96,7 +96,7 @@ FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None
 
 
 def time_quantiles(times: Floats) -> dict[str, float | None] | None:
-    """Return `sd`, `p50`, `p90` and `p99`, each None for too few times; None: there are none."""
+    """Return `sd`, `p50`, `p90`, `p99`, None below 2, 1, 10, 100 times; None alone: no times."""
     if not len(times):
         return None
     quantiles: dict[str, float | None] = {
@@ -127,8 +127,9 @@ def summaries(
     """Return one summary a cell, in the order of `cells`; figures are None without records.
 
     Records and scores are streamed once; ValueError: one of another cell. `combine` returns the way
-    of a cell's task from scores to one value a sample. `by_group` puts the summaries of all cells
-    in each group of the records, group by group, before those of all.
+    of a cell's task from scores to one value a sample. `horizon` is the number of tokens whose
+    decode time is a figure, at most a cell's budget. `by_group` puts the summaries of all cells in
+    each group of the records (in order of appearance, "" for none) before those of all.
     """
     groups: dict[str | None, dict[str, Tally]] = {None: tallies(cells, horizon)}
     group_of: dict[str, str] = {}
@@ -156,7 +157,7 @@ def summaries(
 
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
-    """Return an empty tally for each cell."""
+    """Return cell id -> an empty tally, which times `horizon` tokens, at most the cell's budget."""
     batched = any(cell.batch > 1 for cell in cells)
     return {
         cell.id: Tally(
@@ -176,7 +177,12 @@ def _summary(
     gained: Mapping[str, Estimate | None],
     quality: Qualities,
 ) -> Summary:
-    """Return the summary of a tally; times under load stand in where none is undisturbed."""
+    """Return the summary of a cell's tally, with its gains by name and its quality by sample.
+
+    Times under load stand in, marked, for a figure that has no undisturbed one. Where K = 0 the
+    figures of `DEFINED` are exact. A measure of the process is the greatest value of all
+    generations.
+    """
     rows = tally.rows
     jackknife, quiet = tally.jackknife(rows), without_loaded(rows)
     figures = {

@@ -79,9 +79,12 @@ def totals(
     timed: bool = True,
     quiet: bool = True,
 ) -> Totals:
-    """Return the sums of one generation; `horizon` is the number of tokens to time.
+    """Return the sums of one generation over its rounds, by the fields of `Totals`.
 
-    Not `timed`: sums of time are 0. Without rounds only the prefill counts.
+    `horizon` is the number of tokens whose decode seconds are summed; a shorter text has 0. Not
+    `timed`: the sums of time and their denominators are 0. `quiet` is stored with the times.
+    Counts that rounds lack (-1, None) are left out, and `drafted`, `depth` and processor time are 0
+    where any round lacks them. Without rounds only the prefill counts.
     """
     if not rounds:
         of_time = {"timed": 1, "quiet": float(quiet), "prefill": prefill_seconds}
@@ -141,7 +144,7 @@ def totals(
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
-    """Yield two numbers a measure: its sum, and its tokens, rounds or texts; 0, 0: unmeasured."""
+    """Yield a sum and its count (`tokens`, rounds or 1) of each of `MEASURES`; 0, 0: unmeasured."""
     for measure in MEASURES:
         measured = getattr(record, measure.field)
         if measured is None:
@@ -153,9 +156,10 @@ def measured_sums(record: Record, tokens: float) -> Iterator[float]:
 
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
-    """Return draft tokens kept at each of the first `slots` of a round, then those tested.
+    """Return [2 * slots] counts by position in a round: the draft tokens kept, then those tested.
 
-    A round of several passes, whose counts are sums, counts only where it accepted nothing.
+    Positions beyond `slots` and rounds that were not tested slot by slot (-1) are left out. A round
+    of several passes, whose counts are sums, counts only where it accepted nothing.
     """
     # triples of small numbers repeat: count in C, then loop in Python over the few distinct ones
     triples = Counter(map(COUNTS, rounds))
@@ -170,10 +174,11 @@ def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
 
 
 def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
-    """Return how often the first, second ... child in trees was kept, then how often tested.
+    """Return [2 * most] counts by child of a node in trees: the times it was kept, then tested.
 
-    A child is tested where no earlier child was kept: the ratio is Sequoia's acceptance vector
-    (Chen et al. 2024, arXiv 2402.12374, section 3.1).
+    Chains are left out, and so are children beyond `most`. A child is tested where no earlier child
+    was kept: the ratio is Sequoia's acceptance vector (Chen et al. 2024, arXiv 2402.12374, section
+    3.1).
     """
     kept, tested = [0] * most, [0] * most
     for r in rounds:
@@ -189,7 +194,7 @@ def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
 
 
 def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
-    """Count the rounds that drafted at least 1, 2, ... `most` tokens."""
+    """Count the rounds at least 1, 2 ... `most` tokens deep; a sum of passes is split evenly."""
     depths: Counter[int] = Counter()
     for r in rounds if most else ():  # a sum of passes has rounds of equal depth
         times = max(r.tested, 1) if r.passes > 1 else 1
@@ -216,9 +221,11 @@ class Tally:
         self._values = array("d")
 
     def add(self, record: Record, sample: int) -> None:
-        """Count one record; `sample` is the number of its sample.
+        """Append one record's row of sums; `sample` is the number of its sample.
 
-        A failure counts as that alone, and its prompt among those that were cut.
+        A failure counts as that alone, and its prompt among those that were cut. Flags exclude the
+        times: "loaded" only marks them. Where other cells make batches, the machine seconds of a
+        text alone are those of its prefill and rounds.
         """
         if record.prompt_cut:
             self.cut.add(sample)
@@ -246,8 +253,7 @@ class Tally:
     ) -> None:
         """Add the expected rounds of a text to the row of its key (sample, repeat), new or not.
 
-        Args:
-            by_position, by_depth: counts, as the functions of these names return them.
+        `by_position` and `by_depth` are counts as the functions of these names return them.
         """
         row = [*sums, *[0.0] * 2 * len(MEASURES), *by_position, *[0.0] * 2 * SIBLINGS, *by_depth]
         if key not in self.keys:
@@ -290,10 +296,10 @@ class Pairs(NamedTuple):
     def estimate(
         self, figure: Callable[..., Floats], counted: str, scale: Scale = POSITIVE
     ) -> Estimate | None:
-        """Return `figure` of the tallies' sums and its interval; None: no generation counts.
+        """Return a figure of the shared generations with its interval; None: it is not finite.
 
-        Args:
-            counted: sum of the last tally that is 0 in generations without the figure.
+        `figure` takes one [..., F] array of sums for each tally and returns [...]. Generations in
+        which the last tally's sum named `counted` is 0 take no part in the interval.
         """
         ends = np.cumsum(self.widths)[:-1]
         estimate = self.jackknife.estimate(
@@ -305,7 +311,8 @@ class Pairs(NamedTuple):
 def pair_generations(tallies: Sequence[Tally], counted: str) -> Pairs | None:
     """Pair the generations, by sample and repeat, in which `counted` is above 0 in every tally.
 
-    Undisturbed timings where all tallies have some, otherwise all. None: the tallies share none.
+    Only undisturbed timings count if any are shared, otherwise all. The pairs are in the order of
+    the last tally. None: the tallies share no generation.
     """
     for loaded in (False, True):
         rows = [tally.rows if loaded else without_loaded(tally.rows) for tally in tallies]
@@ -336,7 +343,7 @@ Kind = TypeVar("Kind")
 
 
 def group_by(items: Iterable[Item], kind: Callable[[Item], Kind]) -> dict[Kind, list[Item]]:
-    """Return the items by their kind, kinds and items in their order."""
+    """Return kind -> its items, in their order; kinds are in the order of their first items."""
     groups: dict[Kind, list[Item]] = {}
     for item in items:
         groups.setdefault(kind(item), []).append(item)

@@ -87,19 +87,16 @@ class Surface:
 
 
 def in_turns(seconds: Floats, turns: int) -> Floats:
-    """Return [turns] seconds: those of other turns, or of another number of them, by their median.
-
-    Args:
-        seconds: [T] of each turn in which they were measured.
-    """
+    """Return [turns] seconds: `seconds` if there are as many, else their median in each turn."""
     return seconds if len(seconds) == turns else np.full(turns, np.median(seconds))
 
 
 def interpolate_along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
-    """Interpolate [..., A] values at the points of `axis` -> [...] at one point.
+    """Interpolate [..., A] values at the points of `axis` linearly -> [...] at one point.
 
-    `least`: 0 repeats the first value before the first point, minus infinity extends the first
-    segment.
+    Beyond the last point the last segment continues, and never falls. Before the first, a `least`
+    of 0 repeats the first value; minus infinity extends the first segment, within 0 and that value.
+    One point alone gives its value everywhere.
     """
     if len(axis) == 1:
         return np.asarray(values[..., 0])

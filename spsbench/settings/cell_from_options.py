@@ -107,12 +107,9 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
     """Make the request of typed options, the others by default; UsageError: they contradict.
 
     A bundled target brings its draft, its heads, or a drafter with a schedule; another one without
-    `draft` drafts by prompt lookup.
-    `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
-
-    Args:
-        given: values by name; fields of a `CellRequest` that are no options (`task`) as well.
-        facts: asked for the drafter of a named draft.
+    `draft` drafts by prompt lookup. `k` 0 is auto-regressive sampling. `k` is for the schedule
+    `constant`; another names its own. `given` has values by name, also of fields of a `CellRequest`
+    that are no options (`task`); `facts` is asked for the drafter of a named draft.
     """
     values = _with_default_drafter(_own_drafted(given))
     k, schedule, decoder = values.get("k"), values.get("schedule"), values.get("decoder")
@@ -133,10 +130,10 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
 
 
 def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling that a chat takes from its model: without what is `named` already.
+    """Return the sampling that a chat takes from its model, by option: without what is `named`.
 
-    Args:
-        named: options, or lists of them, by name. At temperature 0 only processors matter.
+    `named` has options, or lists of them, by name. At temperature 0 there only processors are
+    taken. UsageError: a value of the model that an option refuses.
     """
     greedy = named.get("temperature") in (0, (0,))
     return {
@@ -165,9 +162,10 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
 
 
 def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
-    """Return target and method of an engine with its own models; UsageError: `draft` or the like.
+    """Return the target and the method's fields of an engine with its own models.
 
-    The target is the engine's, unless `target` names the same model here, for its tokenizer.
+    The target is named after the engine's model, unless `target` names the same model here, for its
+    tokenizer. UsageError: an option of drafts, a `k` for a server, or an address that is none.
     """
     from spsbench.serving.address import check_address  # needed for servers only
 
@@ -218,7 +216,7 @@ def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with drafter and schedule of a target that has own ones by default."""
+    """Return the options with the target's default drafter and schedule, if no draft is named."""
     target = values.get("target", TARGET["id"].default)
     named = "draft" in values or "drafter" in values or values.get("k") == 0
     elsewhere = "decoder" in values and values["decoder"].name != OWN_LOOP
@@ -230,7 +228,11 @@ def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str | None]:
-    """Return the drafter and its draft's id, or None; UsageError: options of a missing draft."""
+    """Return the drafter, and the name of its draft or None; UsageError: options of no draft.
+
+    `k` 0 has neither. A bundled target brings a draft model, or a head of the drafter's kind; a
+    head's file says its drafter. Otherwise a draft has the drafter `model`, and none `ngram`.
+    """
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")
     if "draft_revision" in values and draft is None:
@@ -285,7 +287,7 @@ def lookahead(drafter: Spec) -> int:
 
 
 def target_of(values: Mapping[str, Any]) -> ModelSpec:
-    """Return the target, which ranks share; note that the usual engine is not installed.
+    """Return the target, which ranks share; log a note if the usual engine is not installed.
 
     UsageError: remote code without a pinned revision, or an adapter that cannot be merged.
     """
@@ -302,8 +304,8 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
     """Return the draft model, by default as the target is; UsageError: options it cannot have.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
-    random weights; some heads are rounded by default. Remote code runs where the
-    target's does, of a pinned revision.
+    random weights; some heads are rounded by default. Remote code runs where the target's does, if
+    pinned.
     """
     options = {field: values[s.name] for field, s in DRAFT.items() if s.name in values}
     if name.startswith(SELF):

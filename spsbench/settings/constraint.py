@@ -54,11 +54,11 @@ def answer(task):
 
 
 def read_schema(value: Any, where: str) -> str:
-    """Return a JSON schema as canonical text; the order of its properties stays. "": none.
+    """Return a JSON schema as compact text, its properties in their order; "" stays.
 
-    Args:
-        value: a dict, a class of pydantic, the text of a schema, or the name of a file.
-        where: the option, for messages. DataError: no schema, or one inside a wrapper.
+    `value` is a dict, a class of pydantic, the text of a schema, or the name of a file. Errors name
+    the option `where`. DataError: no schema, one inside a wrapper, or one that is too long.
+    UsageError: another type. SpsError: an unreadable file.
     """
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
@@ -88,14 +88,17 @@ def read_schema(value: Any, where: str) -> str:
 
 
 def read_regex(value: Any, where: str) -> str:
-    """Return a regular expression as it is; UsageError: no text, DataError: too long."""
+    """Return a regular expression as it is; UsageError: no text, DataError: too long, not UTF-8."""
     if not isinstance(value, str):
         raise UsageError(f"{where} is a {type(value).__name__}: expected a regular expression")
     return _checked_size(value, where)
 
 
 def read_grammar(value: Any, where: str) -> str:
-    """Return a Lark grammar: that of a file, or a text with the rule `start`; DataError: GBNF."""
+    """Return a Lark grammar: `value` if it is "" or has the rule `start`, else that of its file.
+
+    DataError, which names the option `where`: GBNF, or too long. SpsError: an unreadable file.
+    """
     is_text = isinstance(value, str) and (START.search(value) or GBNF.search(value))
     if value != "" and not is_text:
         value, where = _file(value, where), f"{where}: {cut(value, MAX_PATH)}"
@@ -116,9 +119,9 @@ def constraint_kind(sampling: Any) -> str | None:
 def check_constraint(sampling: Any, where: str = "") -> None:
     """Raise for a constraint that nothing can follow, or one with options that contradict it.
 
-    Args:
-        sampling: a `settings.cell.Cell`; without a constraint nothing is checked.
-        where: the place of the constraint, for messages; default: its option.
+    `sampling` is a `settings.cell.Cell`; without a constraint nothing is checked. `where` is the
+    place of the constraint for messages, by default its option. UsageError: two constraints, or
+    `stop` or `ignore_eos` with one. DataError: llguidance cannot follow it.
     """
     named = [name for name in KINDS if getattr(sampling, name)]
     if len(named) > 1:
@@ -140,13 +143,16 @@ def check_ends(sampling: Any, where: str) -> None:
 
 
 def check_grammar(kind: str, text: str, where: str) -> None:
-    """Refuse a text that llguidance cannot compile, or that no text satisfies."""
+    """Raise DataError for a constraint that llguidance cannot compile, or no text satisfies."""
     if (problem := _problem(kind, text)) is not None:
         raise DataError(f"{where}: {problem}")
 
 
 def to_llguidance(kind: str, text: str) -> str:
-    """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind."""
+    """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind.
+
+    A JSON schema gets `WHITESPACE` and `ESCAPES` by default. MissingError: there is no llguidance.
+    """
     matcher = import_llguidance().LLMatcher
     if kind == "regex":
         return str(matcher.grammar_from_regex(text))
@@ -177,7 +183,8 @@ def import_llguidance() -> Any:
 def _problem(kind: str, text: str) -> str | None:
     """Return why no text can follow a constraint, in one line with the remedy; None: one can.
 
-    `kind` is of `KINDS`; what a child process cannot compile in `SECONDS` has a reason as well.
+    `kind` is of `KINDS`; what a child process cannot compile in `SECONDS` has one. Answers are
+    cached.
     """
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem
@@ -234,9 +241,9 @@ def _checked_size(text: str, where: str) -> str:
 
 
 def problem_of(schema: Mapping[str, Any]) -> str | None:
-    """Return what llguidance would accept and not follow in a schema, with the remedy; None: all.
+    """Return what llguidance would accept and not follow in a schema, with the remedy, or None.
 
-    A grammar writes keys one by one, so it never knows that a key comes twice.
+    Every part of the schema is checked (`_problem_of_part`), and that `x-guidance` is an object.
     """
     if not isinstance(schema.get("x-guidance", {}), Mapping):
         return "x-guidance: expected an object with options of llguidance. Correct it"
@@ -244,7 +251,7 @@ def problem_of(schema: Mapping[str, Any]) -> str | None:
 
 
 def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and each object in it that may be a schema, wherever a reference finds it."""
+    """Yield `root` and each object in it that may be a schema, none of a `const` or an example."""
     stack: list[Any] = [root]
     while stack:
         part = stack.pop()
@@ -284,7 +291,7 @@ def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
 
 
 def loose_bound(schema: Mapping[str, Any]) -> str | None:
-    """Return a bound that a number may not have, and that llguidance 1.9 allows; None: none."""
+    """Return an exclusive whole bound under 1 from the other (llguidance 1.9 allows it) or None."""
     values: dict[str, Any] = {name: schema.get(name) for name in BOUNDS}
     numbers = {n: x for n, x in values.items() if type(x) in (int, float) and abs(x) < 1e300}
     low = [x for name, x in numbers.items() if name.endswith("inimum")]

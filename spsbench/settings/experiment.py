@@ -48,10 +48,11 @@ class TaskPart:
     def from_described(
         cls, described: Mapping[str, Any], cells: Mapping[str, Cell], folder: Path
     ) -> "TaskPart":
-        """Restore a part from the values of `described`; the task is made from its data again.
+        """Restore a part from the values of `described`, with those of its cells that `cells` has.
 
-        Data that a relative path does not name here are looked for `above` the run's `folder`.
-        MismatchError: the task's prompts are of another version now.
+        The task is made from its data again, in the form for chats if a cell is of one. Data that a
+        relative path does not name here are looked for above the run's `folder`; MissingError: not
+        there either. MismatchError: the task's prompts are of another version now.
         """
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
         specs = [cell.task for cell in part_cells if cell.task is not None]
@@ -75,7 +76,7 @@ class TaskPart:
         return cls(spec=spec, task=task, cells=part_cells, **numbers)
 
     def described(self) -> dict[str, Any]:
-        """Return the values that a manifest stores of a part."""
+        """Return the values that a manifest stores of a part, with its cells by their ids."""
         return {
             "task": str(self.spec),
             "title": self.task.title,
@@ -116,7 +117,7 @@ class Experiment:
         return list({cell.id: cell for part in self.parts for cell in part.cells}.values())
 
     def described(self) -> dict[str, Any]:
-        """Return the values that a manifest stores of an experiment."""
+        """Return the values that a manifest stores of an experiment, its parts described too."""
         return {
             "title": self.title,
             "seed": self.seed,
@@ -163,11 +164,10 @@ def expand_tables(
 ) -> ExperimentRequest:
     """Make the tasks and expand the tables to parts; reads data but loads no model.
 
-    Args:
-        tables: one at least; the seed of the first is that of the whole.
-        facts: what files say of the models, for chats and heads.
-        whole: the options for all parts.
-        points: `Sweep.points` of each table; None: made here.
+    The seed of the first of the `tables` (one at least) is that of the whole. `facts` is what files
+    say of the models, for chats and heads; `whole` has the options for all parts; `points` are
+    those of each table (None: made here). SpsError: data that cannot be used. UsageError, which
+    names the file of the table: options that contradict each other or the task.
     """
     tasks: dict[Spec, Task] = {}
     parts: list[PartRequest] = []
@@ -198,7 +198,7 @@ def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[TaskPart]) -> None:
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return the spec of the task, with `data` as an argument; UsageError: it takes none."""
+    """Return a table's task with `data` as an argument; UsageError: no spec, no use for `data`."""
     try:
         spec = fix_spec(Spec.of_task(table.task))
     except ValueError as error:
@@ -223,7 +223,13 @@ def may_need_hub(table: Sweep) -> bool:
 def make_parts(
     table: Sweep, points: Sequence[GridPoint], spec: Spec, task: Task, facts: ModelFacts
 ) -> Iterator[PartRequest]:
-    """Yield a table's part, two if only some models chat; UsageError: wrong `limit`, `system`."""
+    """Yield a table's part, two if only some models chat: the plain prompts first.
+
+    Among several methods, K = 0 is left out for servers without a baseline. A log line names the
+    sampling that chats take from a model. UsageError: `system` without a chat, `sample_seed`
+    without `limit`, a `limit` above the number of samples, a trace of one method, or a wrong
+    decoder.
+    """
     chat_task = cache(partial(task_in_chat, task, spec, table.chat, facts))
     requests = [table.request(point, spec, task, chat_task, facts) for point in points]
     if len(table.method) > 1:  # a server without K = 0 has the other method alone
@@ -262,7 +268,7 @@ def make_parts(
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the top level of an experiment file, and its `[[part]]` tables."""
+    """Read an experiment file: its top level, and its `[[part]]` tables, without any [{}]."""
     tables = read_toml(path, "an experiment in TOML")
     parts = tables.pop("part", [{}])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
@@ -275,8 +281,8 @@ def task_in_chat(
 ) -> Task | None:
     """Return the task as a model is asked it in its template; None: it is given the text alone.
 
-    Args:
-        chat: `on`, `off`, or `auto`: where task and model both know how.
+    `chat` is `off`; `on`, where a task without instructions is a UsageError; or `auto`, where task
+    and model both have to know how, and a log line says so.
     """
     asking = None if chat == "off" else task.instruct()
     if chat == "on":

@@ -61,7 +61,7 @@ class Grid:
         return fill(self.given, facts)
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Yield the options of each request: sampling first, then models, work, and drafting."""
+        """Yield the options of each request by name: sampling turns slowest, drafting fastest."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
         others.sort(key=lambda name: PLACES.get(name, PLACES[""]))
@@ -82,7 +82,7 @@ class Grid:
         return replace(self, axes={n: self.axes[n] for n in left})
 
     def _methods(self, drafting: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-        """Yield the drafting options of each method: K = 0 with a baseline, then combinations."""
+        """Yield the drafting options of methods: K = 0 if `baseline`, then all if `speculative`."""
         if self.baseline:
             yield {"k": 0}
         if not self.speculative:
@@ -93,9 +93,9 @@ class Grid:
             yield method
 
     def _drafting_here(self, point: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a cell, of drafting `k` alone where the engine drafts its own way.
+        """Return `point` with the options of `method`; a decoder of `ELSEWHERE` gets only `k`.
 
-        The others are for the other decoders of the grid; without any they stay, and are refused.
+        The others are for other decoders of the grid; without one they stay, to be refused later.
         """
         decoders: tuple[Spec, ...] = self.axes.get("decoder", ())
         some_are_ours = any(decoder.name not in ELSEWHERE for decoder in decoders)
@@ -186,7 +186,7 @@ class Sweep:
     }
 
     def grid(self) -> Grid:
-        """Return the axes of the requests; UsageError: options of `setting` too, or no tokens."""
+        """Return the grid of the requests; UsageError: `setting` with its options, or no tokens."""
         if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
         if 0 in self.axes.get("max_new_tokens", ()):
@@ -199,7 +199,7 @@ class Sweep:
         """Return the different combinations of options, each with the request that it makes.
 
         Settings come first, then models, engines, decoders, then drafting; the task comes later.
-        UsageError: more than `MAX_CELLS`.
+        UsageError, which names the file: contradictory options, or more than `MAX_CELLS`.
         """
         points: dict[tuple[Any, CellRequest], GridPoint] = {}
         with name_file(self.where):
@@ -219,13 +219,11 @@ class Sweep:
     ) -> CellRequest:
         """Return the request of a point with its task; UsageError: its decoder cannot do that.
 
-        What the user named stays; prompts and sampling that nobody named are the task's, in a chat
-        sampling is the model's. `record` laws sets an argument of the decoder.
-
-        Args:
-            spec, task: name and task of the table.
-            chat_task: returns the task for models that are asked in their chat template.
-            facts: sampling that chats take from their models.
+        Options that the user named stay. Prompts, stop strings, length and, for drafts, verifier
+        are the task's; sampling is that of `setting`, without one in a chat the model's. `spec` and
+        `task` are the table's; `chat_task` returns the task for models that are asked in their chat
+        template, in place of `task`, and `facts` their sampling. `record` laws is an argument of
+        the decoder.
         """
         options, request, setting = point
         asked_in_chat = chat_task(request.target)

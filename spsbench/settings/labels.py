@@ -50,7 +50,7 @@ def setting(cell: Cell) -> str:
 
 
 def warp_label(cell: Cell) -> str:
-    """Return the changed options of the distribution, as in Table 1 of the paper; none: `T 1`."""
+    """Return the changed options of the distribution: `greedy`, `top-p 0.8, T 0.5`; none: `T 1`."""
     greedy, changed = cell.temperature == 0, cell.changed_distribution
     parts, words = ["greedy"] * greedy, {"temperature": "T"}
     for name in reversed(PROCESSORS if greedy else DISTRIBUTION):
@@ -116,10 +116,11 @@ class Names:
         return ", ".join(filter(None, parts.values()))
 
     def _differing(self) -> tuple[str, ...]:
-        """Return, as they appear, options that differ where `NAMED` but `OF_METHOD` are alike.
+        """Return options that differ between cells whose names, without the method's, are alike.
 
-        Tasks decide some options, as the length of texts, and temperatures the usual rule: options
-        that differ with a name are named by it. A rule counts only where all else is alike.
+        They come as they appear. Tasks decide some options, as the length of texts, and
+        temperatures the usual rule: an option that differs together with a name is shown by the
+        name. A rule counts only where draft, method and all other options are alike.
         """
         seen: dict[tuple[str, ...], set[str | bool]] = {}
         for cell in self._cells:
@@ -136,7 +137,7 @@ class Names:
 
 
 def short_decoders(cells: Iterable[Cell]) -> dict[str, str]:
-    """Map decoders whose engine is elsewhere to a name without paths: `llamacpp`.
+    """Map each decoder whose engine is elsewhere, as text, to a name without paths: `llamacpp`.
 
     Several of one engine keep their arguments, without folders and addresses where that tells them
     apart: `llamacpp:path=small.gguf`.

@@ -178,10 +178,9 @@ def takes(*records: Any) -> Callable[[Call], Call]:
 def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[Any, ...]:
     """Make each record of its options; a name that several declare is the first one's.
 
-    Args:
-        options: flags, keywords or keys of a file by name; None counts as not given. An unknown
-            name is a UsageError.
-        where: the file, for messages.
+    `options` are flags, keywords or keys of a file by name; None counts as not given. Those of a
+    record's `AXES` become its `axes`, name -> values. UsageError, which names the file `where`: an
+    unknown name, or a value that an option or a record refuses.
     """
     remaining = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
     parsed = []
@@ -205,7 +204,7 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
 
 @contextmanager
 def name_file(where: str) -> Iterator[None]:
-    """Name the file in whose values an error is; what the error names are then its keys."""
+    """Let a UsageError of this block begin with the file `where`; what it names are its keys."""
     try:
         yield
     except UsageError as error:
@@ -254,14 +253,14 @@ def words(value: Any, name: str) -> Any:
 
 
 def reads_numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
-    """Return what reads numbers and ranges in their order, each number once.
+    """Return a function that reads numbers and ranges in their order, each number once.
 
-    4, `1..8` with both ends, `1..9..2` for every second, `2,4` or [2, 4]. It refuses anything else:
-    a range that runs backwards, a number not in low..high, more than `MAX_NUMBERS` numbers.
+    4, `1..8` with both ends, `1..9..2` for every second, `2,4` or [2, 4]. UsageError for anything
+    else: a range that runs backwards, a number not in low..high, more than `MAX_NUMBERS` numbers.
     """
 
     def read(value: Any, name: str) -> tuple[int, ...]:
-        """Return the numbers of a text, a number or a list; UsageError, with `name`: no such."""
+        """Return the numbers of a text, a number or a list; UsageError, with `name`: others."""
         is_one = isinstance(value, str) or not isinstance(value, Iterable)
         terms = [value] if is_one else list(value)
         for term in terms:

@@ -21,9 +21,8 @@ COUNT = Check(lambda n: n >= 0, "1 or more, or 0 for off")
 def read_penalty(value: Any, where: str) -> str:
     """Return a repetition penalty as a cell records it: `1.1`, or `1.1:answer`; 1 is off.
 
-    Args:
-        value: a number above 0, perhaps as text with the scope `:answer`; UsageError: any other.
-        where: the option, for messages.
+    `value` is a number above 0, perhaps as text with the scope `:answer`. UsageError, which names
+    the option `where`: any other.
     """
     number, colon, scope = str(value).partition(":")
     penalty = _number(number)
@@ -38,10 +37,8 @@ def read_penalty(value: Any, where: str) -> str:
 def read_biases(value: Any, where: str) -> tuple[str, ...]:
     """Return biases as a cell records them, each as `TOKEN=VALUE`.
 
-    Args:
-        value: one text or several such, or a mapping from token ids or texts to numbers.
-            UsageError: no token before the last `=`, or no finite number behind it.
-        where: the option, for messages.
+    `value` is one such text or several, or a mapping from token ids or texts to numbers.
+    UsageError, with the option `where`: no token before the last `=`, or no finite number behind.
     """
     if isinstance(value, Mapping):
         value = [f"{token}={bias}" for token, bias in value.items()]

@@ -19,9 +19,10 @@ def is_mark(text: str) -> bool:
 
 
 def without_thinking(answer: str) -> str:
-    """Return what follows the last end of a thought: templates may put its beginning in the prompt.
+    """Return what follows the last end of a thought; all of an answer that has none.
 
-    An answer that begins to think and does not end says nothing.
+    An answer that begins to think and does not end says nothing: "". An end alone counts too, if it
+    is of `MARKS`, since templates may put the beginning in the prompt.
     """
     has_begun = _THOUGHT.match(answer) is not None
     if ends := list((_END_BEGUN if has_begun else _END).finditer(answer)):

@@ -19,11 +19,9 @@ def take_samples(
 ) -> list[Sample]:
     """Return `limit` samples of a task: the first ones, or those that `sample_seed` draws.
 
-    Without a limit all samples are returned in the order of the data. Whether it fits is asked of
-    the returned samples only; DataError: one does not.
-
-    Args:
-        generate: yields all samples of the task, given what fits: `Task.samples`.
+    `generate` yields all samples of the task, given what fits: `Task.samples`. Without a limit all
+    are returned, in the order of the data; drawn ones come in the order of the draw. Whether it
+    fits is asked of the returned samples only; DataError: one does not.
     """
     if limit is None or sample_seed is None:
         return list(islice(generate(fits), limit))

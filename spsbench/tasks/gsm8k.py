@@ -84,7 +84,7 @@ class Gsm8k(PromptTask):
         self.hold(f"GSM8K, {len(samples):,} problems of {source}", samples, max_new_tokens)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Return 1 or 0 for the number behind `####`, for the last number, and for no `####`."""
+        """Return 1 or 0 as `exact_match` (at `####`), `exact_match_last` (or last), `unmarked`."""
         answer = without_thinking(completion)
         marked = final_number(answer) if self.is_asked else marked_number(answer)
         expected = sample.reference
@@ -149,7 +149,7 @@ def digits(text: str) -> str:
 
 
 def _sample(number: int, row: FileRow) -> Sample:
-    """Return a row as a sample, named by its id or `number`; DataError: no marked answer."""
+    """Return a row as a sample, by its id or `number`; DataError: no question, no marked answer."""
     reference = marked_number(row.text("answer"))
     if reference is None:
         raise DataError(

@@ -77,7 +77,7 @@ class Jsonl(PromptTask):
         self.hold(self._described(samples, repeated), samples, max_new_tokens)
 
     def instruct(self) -> Self:
-        """Return the same prompts as messages, with every turn of a conversation."""
+        """Return a copy that asks the prompts as messages, each turn of a row after the last."""
         task = super().instruct()
         task.stop = self.stop
         task._samples = [turn for sample in self._samples for turn in self._turns(sample)]
@@ -85,7 +85,7 @@ class Jsonl(PromptTask):
         return task
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all samples, as the base; log once that plain prompts have no system message."""
+        """Yield all samples in order; log once how many system messages plain prompts leave out."""
         unused = 0 if self.is_asked else sum(bool(sample.system) for sample in self._samples)
         if unused and not self._is_named:
             self._is_named = True
@@ -107,7 +107,7 @@ class Jsonl(PromptTask):
         )
 
     def _read(self, row: FileRow, number: int) -> Sample:
-        """Return the sample of a row, and keep the turns after its first."""
+        """Return a row's sample; keep its later turns, and count its fields that are not read."""
         row = _unfold(row)
         sample, key = _sample(row, number), _text_key(row)
         fields = {*FIELDS.split(), key}
@@ -206,7 +206,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
 
 
 def _schema(row: FileRow) -> str:
-    """Return the schema of a row as text, checked for a grammar; "" where there is none or null."""
+    """Return the schema of a row as checked text, "" for none or null; DataError: unusable."""
     value = row.values.get("json_schema")
     if value is None:
         return ""

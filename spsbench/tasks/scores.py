@@ -33,12 +33,9 @@ def score_missing(
 ) -> None:
     """Score the successful records of a shard that have no score yet, and write all its scores.
 
-    A text generated to a fixed length is no answer, and is not scored. SpsError: damaged records or
-    scores, or a file that cannot be written.
-
-    Args:
-        samples: samples of each part.
-        stop: polled before each record; scores until then are kept.
+    `samples` are those of each part. `stop` is polled before each record; scores until then are
+    kept. A text generated to a fixed length is no answer, and is not scored; without metrics
+    nothing is written. SpsError: damaged records or scores, or a full disk.
     """
     if not any(part.task.metrics for part in experiment.parts):
         return

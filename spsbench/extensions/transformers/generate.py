@@ -124,7 +124,13 @@ class SpeculativeGeneration:
         generation_config: Any,
         **inputs: Any,
     ) -> Any:
-        """Continue each row of `input_ids` [B, L], as transformers' own decoding methods do."""
+        """Continue each row of `input_ids` [B, L], as transformers' own decoding methods do.
+
+        Returns [B, n] sequences, or where the config asks for it a dict, with scores and logits by
+        one more pass of the target. Tokens also go to a `streamer`; `rounds` becomes the
+        measurements of this call. Without a `seed` torch's generator gives one. UsageError: what
+        cannot be honoured.
+        """
         of_call = arguments_of_generate(inspect.currentframe()) | inputs
         streamer, assistant = of_call.pop("streamer", None), of_call.pop("assistant_model", None)
         prompts, config = unpadded(input_ids, inputs.get("attention_mask")), generation_config
@@ -141,7 +147,7 @@ class SpeculativeGeneration:
         self.rounds = [[] for _ in prompts]
 
         def run(number: int, prompt: list[int]) -> list[int]:
-            """Continue a row; return its tokens, streamed; add to `rounds`; warn at the context."""
+            """Continue a row; stream and return its tokens; fill `rounds`; warn at the context."""
             ids = partial(in_place, input_ids, number, len(prompt))
 
             def process(text: Sequence[int], logits: Tensor) -> Any:
@@ -197,6 +203,7 @@ class SpeculativeGeneration:
         """Return the resolved cell of a call, and its models, checked for each other.
 
         Models that are those of the call before stay open; costs for a schedule are measured.
+        UsageError: a `draft` next to an assistant, or one of other tokens without both tokenizers.
         """
         names = [one.config.name_or_path or type(one).__name__ for one in (model, assistant) if one]
         options = {"engine": Spec("eager"), **self.options, **warping}

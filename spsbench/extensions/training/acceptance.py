@@ -82,7 +82,7 @@ def measure_acceptance(
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
     s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
     min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
-    only sample in the estimate, and are resampled for its intervals.
+    only sample in the estimate, and are resampled for its intervals. Without rounds all is empty.
     """
     rows = [row for batch in batches for row in _score_batch(student, teacher, batch, warp)]
     if not rows:

@@ -27,11 +27,9 @@ TEXT = (resources.files(__package__) / "card.md").read_text("utf-8")  # a model 
 
 
 def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
-    """Return the model card in Markdown.
+    """Return the model card of a finished training in Markdown.
 
-    Args:
-        loop: the finished training loop.
-        facts: values for the names in `card.md` that the loop does not give, as `finish` lists.
+    `facts` are values for names in `card.md` that the loop does not give, as `finish` lists.
     """
     point = loop.chosen
     best = max(range(1, len(point.reach) + 1), key=point.tau)
@@ -94,10 +92,7 @@ def curve(points: Sequence[Evaluation], title: str) -> Figure:
 def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str) -> str:
     """Return an HTML page of acceptance, its curve, and every evaluation of a training.
 
-    Args:
-        best: the evaluation whose weights were written.
-        title: title of the page.
-        ended: reason of an early end; empty if the training was not cut short.
+    `best` is the evaluation whose weights were written; `ended` says why early, or nothing.
     """
     depth, first = len(best.alpha), points[0].tau()
     section = Section(
@@ -146,7 +141,7 @@ def finish(
 ) -> Trained:
     """Write the best evaluation's weights, the model card, `TRAINING`, the curve and the page.
 
-    The student then has those weights.
+    The student then has those weights. WriteError: a file cannot be written.
     """
     student, options, out = loop.student, loop.options, folder.result
     student.network.load_state_dict(loop.best)

@@ -67,7 +67,8 @@ class Folder:
 def open_training(place: OutputFolder) -> Folder:
     """Return the folder that a user names, created if need be, whatever is in it.
 
-    `overwrite` moves an older one aside, unless a training is at work there.
+    `overwrite` moves an older one aside, unless a training is at work there (InUseError).
+    CannotCreateError: it cannot be made.
     """
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:
@@ -90,8 +91,7 @@ def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
 def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
     """Write the manifest of a new training, also over one that lies alone, or check it to resume.
 
-    Raises:
-        MismatchError: other files in the folder, a training without `resume`, or another identity.
+    MismatchError: other files in the folder, a training without `resume`, or another identity.
     """
     path = folder.manifest
     early_names = {folder.lock.name, path.name}
@@ -128,18 +128,12 @@ PRODUCTS = "products"
 
 
 def identity(
-    target: ModelSpec,
-    options: DraftTraining | HeadTraining,
-    files: str,
-    loss: Spec,
-    numbers: str,
+    target: ModelSpec, options: DraftTraining | HeadTraining, files: str, loss: Spec, numbers: str
 ) -> dict[str, Any]:
-    """Return all settings that a step depends on, for the manifest.
+    """Return all settings that a step depends on, for the manifest: name -> plain value.
 
-    Args:
-        files: digest of the target's files.
-        loss: as the user gave it, or the default.
-        numbers: dtype of products.
+    `files` is the digest of the target's files, `loss` the user's or the default, `numbers` the
+    dtype of products.
     """
     settings: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
     settings[PRODUCTS] = numbers
@@ -165,11 +159,8 @@ def of_texts(
 ) -> dict[str, Any]:
     """Return all settings that the texts of a target depend on, the header of their file.
 
-    Args:
-        files: name -> digest, of the target's files.
-        vocab: number of tokens.
-        chat: the target's chat template is used.
-        numbers: dtype of the target.
+    `files` is name -> digest of the target's files, `vocab` the number of tokens, `chat` whether
+    the target's chat template is used, `numbers` the dtype of the target.
     """
     tokenizer_files = {
         name: value for name, value in files.items() if "token" in name or "vocab" in name
@@ -209,8 +200,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 def newest(folder: Path) -> dict[str, Any] | None:
     """Return the newest checkpoint that can be read; None if `folder` has no checkpoint.
 
-    Raises:
-        DataError: none of them can be read.
+    DataError: none of them can be read.
     """
     files = checkpoints_in(folder)
     for path in reversed(files):

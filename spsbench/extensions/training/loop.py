@@ -27,12 +27,7 @@ from spsbench.extensions.training.batches import (
     products,
 )
 from spsbench.extensions.training.folder import newest, save
-from spsbench.extensions.training.losses import (
-    ACCEPTANCES,
-    TOKEN_LOSSES,
-    Distributions,
-    loss_of,
-)
+from spsbench.extensions.training.losses import ACCEPTANCES, TOKEN_LOSSES, Distributions, loss_of
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Student, StudentPrediction
 from spsbench.extensions.training.texts import continue_texts
@@ -110,7 +105,8 @@ class TrainingLoop:
     def run(self) -> bool:
         """Train to the end, or an early one, whose reason `ended` is; return False if stopped.
 
-        All steps are saved then.
+        It goes on from the newest checkpoint. Each evaluation, and a stop, writes a checkpoint.
+        DataError: a loss that is no number. UsageError: `minutes` or held-out texts are too short.
         """
         network = self.student.network
         peak = self.options.rate or self.student.rate
@@ -151,7 +147,7 @@ class TrainingLoop:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the predicted seconds until the end; None before the first timed step."""
+        """Return the predicted seconds until the end; before a step the minutes, or None."""
         timed, limit = self.options.steps is None, self.options.minutes * 60
         if self.step == 0:
             return limit if timed else None
@@ -175,7 +171,7 @@ class TrainingLoop:
         return Warp(self.options.temperature, top_p=self.options.top_p)
 
     def add_gradients(self, step: int) -> float:
-        """Add the gradients of step number `step`, from 0; return the mean loss at depth 1."""
+        """Add gradients of `step`; return its mean loss at depth 1. DataError: it is not finite."""
         parts = [
             (numbers, self._batch(step, numbers))
             for numbers in self.batches.parts(step, self.options.micro_tokens)
@@ -202,7 +198,7 @@ class TrainingLoop:
     def _batch(self, step: int, numbers: Sequence[int]) -> TextBatch:
         """Return texts as a batch; in on-policy steps their prompts as the student continues them.
 
-        Such a text is a function of the weights, the seed and the step.
+        Such a text is as long as its own at most, a function of the weights, the seed and the step.
         """
         texts, options, device = self.batches.texts, self.options, self.teacher.parts.device
         chosen = [texts[i] for i in numbers]
@@ -228,7 +224,7 @@ class TrainingLoop:
         return math.floor((step + 1) * share) > math.floor(step * share)
 
     def _losses(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Yield for each depth the loss at each row that the student predicts there."""
+        """Yield [N] losses of each depth at the rows that it predicts, auxiliary ones added."""
         loss, name, warp = loss_of(self.loss_spec), self.loss_spec.name, self.warp
         tokens_only, warped = name in TOKEN_LOSSES, name in ACCEPTANCES
         unused = tokens_only and not self.student.needs_target
@@ -246,7 +242,10 @@ class TrainingLoop:
     def _distributions(
         self, prediction: StudentPrediction, batch: TextBatch, q: Tensor, temperature: float
     ) -> Distributions:
-        """Return p at the rows of a prediction, and of q, [continuation rows, Vd], those there."""
+        """Return p and q at a prediction's rows; `q` is [continuation rows, Vd], or empty for none.
+
+        p is of logits over `temperature`; tokens are columns of p, -1 where a token has none.
+        """
         tokens, ids = batch.next_tokens[prediction.rows], self.student.ids
         if ids is not None:
             column = torch.full((self.teacher.vocab,), -1, device=ids.device)
@@ -261,11 +260,8 @@ class TrainingLoop:
     def _evaluate(self, loss: float) -> None:
         """Append an evaluation, keep the weights of the best one, and call `watch`.
 
-        Args:
-            loss: mean of the steps since the last evaluation.
-
-        Raises:
-            UsageError: the held-out texts are too short.
+        `loss` is the mean of the steps since the last evaluation, which are forgotten. Gains come
+        in where costs are known. UsageError: the held-out texts are too short.
         """
         evaluation = self._acceptance()
         if not evaluation.reach:
@@ -316,7 +312,7 @@ class TrainingLoop:
         return timed and self.seconds > OVERRUN * self.options.minutes * 60
 
     def _affordable(self) -> int:
-        """Return the number of steps that the minutes allow.
+        """Return the number of steps that the minutes allow; UsageError: not even one.
 
         An evaluation and `PROBED` steps are timed, and their gradients are discarded.
         """

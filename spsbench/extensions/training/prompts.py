@@ -25,9 +25,7 @@ log = logging.getLogger(__name__)
 def find_task(name: str, flag: str, expected_content: str) -> Any:
     """Return the task `name`; UsageError: there is none. MissingError: it is a file's name.
 
-    Args:
-        flag: option that named it.
-        expected_content: content expected of a file, for the message.
+    `flag` is the option that named it, and `expected_content` that of a file, for messages.
     """
     path = Path(name).expanduser()
     if path.suffix in PROMPT_FILES:
@@ -86,8 +84,8 @@ class BenchmarkIndex:
     def of(self, text: str) -> str | None:
         """Return the name of the indexed text that `text` repeats, such as `humaneval HumanEval/3`.
 
-        A text repeats others if half of its runs are theirs, or half of another's its own; a short
-        one if they are equal but for spaces. None: it repeats none.
+        A text repeats others if half of its runs of `RUN` words are theirs, or half of the runs of
+        another are its own; any text if it equals another but for spaces. None: it repeats none.
         """
         if (same := self._whole.get(" ".join(text.split()))) is not None:
             return self._places[same]

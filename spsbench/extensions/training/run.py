@@ -96,7 +96,12 @@ class Trainer:
     stop: Callable[[], bool] = lambda: False
 
     def run(self) -> Trained | None:
-        """Open the models, get texts, train and export; None if stopped: `resume` continues."""
+        """Open the models, get texts, train and export; None if stopped: `resume` continues.
+
+        The folder is locked, and removed if it is new and the training is refused before the first
+        text. SpsError: options, prompts, models or a folder that do not fit, too little memory or
+        disk, or a loss that is no number. Threads are set for the process.
+        """
         options, target = self.options, self.target
         use_threads(self.access.threads)
         loss = loss_spec(options)
@@ -146,7 +151,7 @@ class Trainer:
             return finish(loop, folder, texts, target, self.chat, self.command)
 
     def _compute_dtype(self, folder: Folder) -> str:
-        """Return the dtype of products: from the manifest on resume, else the faster one."""
+        """Return the dtype of products: on resume the manifest's, else the faster one, logged."""
         if manifest := resumed_manifest(folder, bool(self.place.resume)):
             return str(manifest.get(PRODUCTS, FLOAT32))
         dtype = compute_dtype(find_device(self.target.device))
@@ -160,7 +165,7 @@ class Trainer:
     def _texts(
         self, folder: Folder, files: Mapping[str, str], prompts: Sequence[list[int]]
     ) -> TargetTexts | None:
-        """Return the target's texts, written or of another training; None if stopped."""
+        """Return the target's texts, written here or read from `texts`; None if stopped before."""
         options, teacher = self.options, self.teacher
         dtype = str(teacher.model.dtype)[6:]
         header = of_texts(self.target, options, files, teacher.vocab, self.chat, dtype)
@@ -185,8 +190,8 @@ class Trainer:
     ) -> TrainingLoop:
         """Return the training loop, which rewrites its log at each evaluation.
 
-        Raises:
-            OutOfMemoryError: the training exceeds the free disk or memory.
+        OutOfMemoryError: the training exceeds the free disk or memory. A note is logged where no
+        text is longer than the window of a draft model.
         """
         options, device = self.options, self.teacher.parts.device
         longest = max(len(prompt) + len(text) for prompt, text in learnt)
@@ -219,10 +224,10 @@ class Trainer:
     def _best_gain(
         self, folder: Folder, drafter: str, measured: Any
     ) -> Callable[[Sequence[float]], Gain] | None:
-        """Return the best gain of a reach by the costs of a round; None: costs are unknown.
+        """Return a function from a reach to its best gain, by the costs of a round; None: unknown.
 
         Costs are `measured`, or of the folder, or measured here and kept there; they depend on the
-        drafter's shape alone.
+        drafter's shape alone. Without those of the drafter a note is logged.
         """
         options = self.options
         if measured is not None:
@@ -276,7 +281,7 @@ def check_room(
     """Log what a training needs; OutOfMemoryError: more than the free disk or memory.
 
     Memory holds weights, gradients, moments, distributions, activations and all hidden states of
-    the target; the disk, at `folder`, checkpoints and the result.
+    the target; the disk, at `folder`, checkpoints and result. `longest` is in tokens, of a text.
     """
     parameters, config = student.describe()["parameters"], teacher.parts.config
     width, layers = int(config.hidden_size), int(config.num_hidden_layers)

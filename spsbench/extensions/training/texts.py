@@ -48,14 +48,9 @@ def continue_texts(
 ) -> list[list[int]]:
     """Return the model's continuation of each prompt, including the token that ends it.
 
-    Args:
-        model: a transformers model, on its device.
-        prompts: one or more, of one token or more each.
-        most: maximum number of tokens of each continuation, 1 or more.
-        warp: temperature and truncation of the distributions.
-        ends: tokens that end a text.
-        vocab: number of tokens; logits beyond are padding and never sampled.
-        seed: seed of the uniforms; token t of prompt i always uses the same uniform.
+    `model` is on its device; the `prompts`, one or more, have a token or more. A continuation ends
+    at one of `ends`, or after `most` tokens, 1 or more. Tokens are sampled under `warp` from the
+    first `vocab` logits, by uniforms of `seed`: token t of prompt i always uses the same.
     """
     device, longest = model.device, max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
@@ -127,7 +122,7 @@ class Writer:
         self.batches = self._user_batches + -(-self._invented_count // together)
 
     def batch(self, index: int) -> list[Text]:
-        """Return batch number `index`: prompts (the user's first) and their continuations."""
+        """Return (prompt, continuation) pairs of batch number `index`, the user's prompts first."""
         together, invented_index = self.options.together, index - self._user_batches
         if invented_index < 0:
             prompts = self.prompts[index * together : (index + 1) * together]
@@ -137,7 +132,7 @@ class Writer:
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _invented(self, index: int, count: int) -> Iterator[list[int]]:
-        """Yield `count` empty prompts; in a chat what the target asks, without empty questions."""
+        """Yield `count` prompts of BOS; in a chat at most as many questions, by the target."""
         if not self.chat:
             yield from [bos_prompt(self.tokenizer, self.eos)] * count
             return
@@ -218,7 +213,10 @@ def read_texts(
 
 
 def split(texts: TargetTexts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
-    """Return texts to train on, and `held_out` others, at most one in `FEWEST`; in their order."""
+    """Return texts to train on, and `held_out` others, at most one in `FEWEST`; in their order.
+
+    `seed` draws them. DataError: fewer texts than `FEWEST`.
+    """
     count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
         raise DataError(
@@ -232,7 +230,7 @@ def split(texts: TargetTexts, held_out: int, seed: int) -> tuple[list[Text], lis
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Return the header of a file of texts, without its `schema`."""
+    """Return the header of a file of texts, without its `schema`; SpsError: it cannot be read."""
     with open_untrusted(path, "texts that `sps train` wrote") as (file, _):
         first = file.readline()
     head = parse_object(first, path)
@@ -244,7 +242,7 @@ def read_head(path: Path) -> dict[str, Any]:
 
 
 def check_texts_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
-    """Refuse texts in the tokens of another tokenizer."""
+    """Raise DataError for texts whose header `head` is of another tokenizer than `expected`."""
     if any(head.get(name) != expected[name] for name in OF_TARGET):
         raise DataError(
             f"{path} has tokens of {head.get('target')}, not of {expected['target']}: expected "
@@ -253,7 +251,7 @@ def check_texts_target(head: Mapping[str, Any], expected: Mapping[str, Any], pat
 
 
 def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
-    """Refuse to resume texts of other settings."""
+    """Raise MismatchError, which lists the differences, where a header is not as expected."""
     if lines := differences(expected, head):
         raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "
@@ -287,8 +285,8 @@ def write_texts(
 ) -> bool:
     """Generate the file `path`, or resume it; return False if stopped before it is complete.
 
-    Incomplete texts are in a log, `.partial`, next to it; `stop` is polled before each batch.
-    MismatchError: the file, or the log, has another header.
+    Incomplete texts are in a log, `.partial`, next to it, which goes at the end; `stop` is polled
+    before each batch. MismatchError: the file, or the log, has another header. A whole file stays.
     """
     if path.exists():
         refuse_other(read_head(path), header, path)

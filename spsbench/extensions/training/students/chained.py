@@ -57,7 +57,7 @@ class Chained(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth, of all rows but the first 1 + depth of a text."""
+        """Yield a prediction for each depth d from 0, of continuation rows from 1 + d on."""
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -141,7 +141,7 @@ class MlpStudent(Chained):
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Let a head no wider than the target begin as projections of the target's rows.
+        """Set random weights; a head no wider than the target begins as projections of its rows.
 
         The projection keeps the principal directions of the rows.
         """

@@ -100,7 +100,8 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     """Return a float32 copy of the target with evenly spaced layers, the first and the last too.
 
     Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do; one layer is the
-    first. None: a fifth of the layers. UsageError: no fewer than the target has.
+    first. None: a fifth of the layers. UsageError: no fewer than the target has, or it has one.
+    DataError: its layers are unknown.
     """
     try:
         count = len(layers_of(target)[2])
@@ -127,9 +128,9 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
     """Return a copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
 
-    Its layers attend to the newest `window` tokens: a Llama without biases becomes a Mistral, its
-    twin with a window. `prune` halves heads and MLP channels; hidden states keep their width.
-    UsageError: the architecture allows no window, or is not pruned here.
+    Its layers attend to the newest `window` tokens, None to all: a Llama without biases becomes a
+    Mistral, its twin with a window. `prune` halves heads and MLP channels; hidden states keep their
+    width. UsageError: the architecture allows no window, or is not pruned here.
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     if window and config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
@@ -164,7 +165,7 @@ def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) ->
 
 
 def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
-    """Keep in both half of the heads (by norm of O V, a group as one) and of the channels."""
+    """Halve sizes and weights in place: heads (by norm of O V, a group as one) and channels."""
     groups, queries = sizes.num_key_value_heads, sizes.num_attention_heads
     shared = queries // groups
     sizes.head_dim = getattr(sizes, "head_dim", None) or sizes.hidden_size // queries

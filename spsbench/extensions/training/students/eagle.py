@@ -108,9 +108,10 @@ class EagleStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth, of all rows but the first 1 + depth of a text.
+        """Yield a prediction for each depth d from 0, of continuation rows from 1 + d of a text on.
 
-        Each pass reads the features that the pass before it wrote.
+        Each pass reads the features that the pass before it wrote. `extra` is the weighted feature
+        loss of kinds that have one.
         """
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
@@ -240,7 +241,7 @@ class FalconStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each slot of a block, at most `depth`."""
+        """Yield a prediction for each slot of a block, at most `depth`, with the feature loss."""
         (texts, length), dtype = batch.ids.shape, next(self.network.parameters()).dtype
         last, k, rows = output.hidden[-1].to(dtype), self.network.block, length - 1
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)

@@ -29,7 +29,7 @@ class MtpStudent(EagleStudent):
     sizes = (("window", "window"),)
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MtpShape:
-        """Return the shape of a layer of the target; UsageError: `inner` is given."""
+        """Return the shape of a layer of the target, and keep its config; UsageError: `inner`."""
         if options.inner is not None:
             raise UsageError(
                 "`inner` with `kind` mtp: expected the target's own, of a copy of its last layer. "

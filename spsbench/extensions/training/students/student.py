@@ -166,12 +166,8 @@ class HeadStudent(Student):
 def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
     """Return the shape of a Llama layer in the target's width, as like the target's as may be.
 
-    Args:
-        inner: width of its MLP; None: the target's.
-        kind: the head's, for the message.
-
-    Raises:
-        UsageError: the target states no width, or no heads of attention.
+    `inner` is the width of its MLP (None: the target's), `kind` the head's, for the message.
+    UsageError: the target states no width, or no heads of attention.
     """
     config = target.config
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
@@ -227,9 +223,8 @@ DEFAULT_DRAFT_VOCAB = 32_000
 def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
     """Return [Vd] the commonest tokens in ascending order, on the host; ties by id.
 
-    Args:
-        counts: [V] how often each token of the target occurs in the texts.
-        size: size of the vocabulary; None: 32,000, or all tokens if fewer. UsageError: too large.
+    `counts` [V] is how often each token of the target occurs in the texts. `size` None: 32,000, or
+    all tokens if fewer. UsageError: too large a size.
     """
     if size is not None and size > len(counts):
         raise UsageError(f"`draft_vocab` is {size}: expected 1..{len(counts)}, the target's tokens")

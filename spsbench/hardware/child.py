@@ -58,10 +58,8 @@ for line in sys.stdin:
 class Child:
     """A process that answers tasks one by one; it is kept, since its start takes time.
 
-    Args:
-        program: Python source that defines `answer(task)`, which returns a dictionary for JSON.
-        memory: bytes more than the child needs to start.
-        stack: bytes of the stack on which it answers, half of what a process usually has.
+    `program` is Python source that defines `answer(task)`, which returns a dictionary for JSON. The
+    child has `memory` bytes more than it needs to start, and answers on `stack` bytes of stack.
     """
 
     def __init__(self, program: str, memory: int = 512_000_000, stack: int = 4_000_000) -> None:
@@ -72,12 +70,12 @@ class Child:
         atexit.register(self.close)
 
     def ask(self, task: Mapping[str, Any], seconds: int, step: str) -> dict[str, Any]:
-        """Return the child's answer, or an `error` in words where it fails or hits a limit.
+        """Return the child's answer to `task`, or {"error": reason} where it fails or hits a limit.
 
-        Args:
-            task: values for JSON.
-            seconds: the seconds of processor time after which the child is ended.
-            step: announced where the answer takes long.
+        Starts a child if none runs; waits while another thread asks. `task` has values for JSON,
+        sent with `seconds`: the limit of processor time for it. `step` is logged if the answer
+        takes long. A child that ends, or is interrupted, before it has answered is killed, and the
+        next call starts another. An answer that is no JSON object is an error too.
         """
         with self._lock:
             if self._owner != os.getpid():  # a fork: the process is its parent's
@@ -99,13 +97,13 @@ class Child:
         return answer if isinstance(answer, dict) else {"error": "it printed what is no answer"}
 
     def close(self) -> None:
-        """End the child; the next task starts another one."""
+        """Kill the child, unless it is another process's; the next task starts another one."""
         with self._lock:
             if self._owner == os.getpid():
                 self._end()
 
     def _reason(self, code: int, seconds: int) -> str:
-        """Return in words why the child ended with `code`: limits end it by signals, negative."""
+        """Return in words the limit (time, stack, memory) that exit `code` shows, else the code."""
         if code == -signal.SIGXCPU:
             return f"it takes more than {seconds} s of processor time"
         if code in (-signal.SIGSEGV, -signal.SIGBUS):
@@ -115,7 +113,7 @@ class Child:
         return f"its process ended without an answer (exit code {code})"
 
     def _start(self) -> "subprocess.Popen[str]":
-        """Start the child and send it its program and limits, without waiting for it."""
+        """Start the child, keep it, send it program and limits, and return it without waiting."""
         import subprocess
 
         self._process = process = subprocess.Popen(
@@ -143,7 +141,7 @@ class Child:
                 process.stdin.flush()
 
     def _end(self) -> int | None:
-        """End the child and return its exit code, dead or not; None: there is no child."""
+        """Kill the child, close its pipes and return its exit code; None: there is no child."""
         process, self._process = self._process, None
         if process is None:
             return None

@@ -25,7 +25,7 @@ class ClockReading:
 
 
 def processor_seconds() -> float:
-    """Return the processor seconds of all threads so far.
+    """Return the user and system seconds that all threads of this process have used so far.
 
     From one count of the kernel: `time.process_time` asks each thread, which costs a small model's
     round up to a tenth under gVisor.
@@ -35,7 +35,7 @@ def processor_seconds() -> float:
 
 
 def read_clocks(stat: Path = STAT) -> ClockReading:
-    """Return the clocks now; `busy` None: `stat` is not there, or of another form."""
+    """Return the clocks now; `busy` has no idle, iowait or steal, and is None without `stat`."""
     try:
         fields = stat.read_text().split("\n", 1)[0].split()[1:9]
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
@@ -53,9 +53,9 @@ def other_work_seconds(before: ClockReading, after: ClockReading) -> float | Non
 
 
 def at_work(seconds: float = SECONDS) -> float:
-    """Watch for `seconds`; return the mean number of threads that other processes had at work.
+    """Wait for `seconds`; return the mean number of threads that other processes had at work.
 
-    In most containers those of the whole machine; 0 where it is unknown.
+    In most containers the threads of the whole machine; 0 where the system does not count them.
     """
     before = read_clocks()
     time.sleep(seconds)
@@ -64,7 +64,10 @@ def at_work(seconds: float = SECONDS) -> float:
 
 
 def others(before: ClockReading, after: ClockReading) -> float | None:
-    """Return the share of the processors that other work took between two readings, 0 to 1."""
+    """Return the share of all processors that other work took between two readings, 0 to 1.
+
+    Two clock ticks a processor are forgiven. 0 if no time passed; None if it is unknown.
+    """
     others_took, wall = other_work_seconds(before, after), after.wall - before.wall
     if others_took is None:
         return None
@@ -74,9 +77,9 @@ def others(before: ClockReading, after: ClockReading) -> float | None:
 
 
 def was_disturbed(before: ClockReading, after: ClockReading) -> bool:
-    """Return whether other work disturbed the time between two readings.
+    """Return whether other work took above `OTHERS_AT_MOST` of the processors between two readings.
 
-    By the load average, where the system counts nothing else.
+    Where the system does not count it: whether the load average exceeds the processors by over 1.
     """
     share = others(before, after)
     return os.getloadavg()[0] > PROCESSORS + 1 if share is None else share > OTHERS_AT_MOST
@@ -94,11 +97,9 @@ def quota(path: Path = QUOTA) -> int | None:
 def threads_left(usual: int, others: float, machine: int, allowed: int | None = None) -> int:
     """Return how many of `usual` threads have a processor of their own; at least 1.
 
-    Args:
-        usual: threads that would be used on a quiet machine.
-        others: as `at_work` tells.
-        machine: processors that there are.
-        allowed: as `quota` tells; what others do takes nothing from it, but from the machine.
+    `usual` is the number on a quiet machine. `others`, rounded, is the number of threads of other
+    work (`at_work`); they take from the `machine` processors, and nothing from those that are
+    `allowed` to this control group (`quota`; None: all).
     """
     most = usual if allowed is None else min(usual, allowed)
     return max(1, min(most, machine - round(others)))

@@ -39,9 +39,9 @@ def package_version(name: str) -> str | None:
 
 
 def cpu_kind(cpuinfo: Path = CPUINFO) -> str:
-    """Return the processor by name, family, model and the widest instruction set that is used.
+    """Return the processor's name and, as far as known, its family, model and instruction set.
 
-    `AMD EPYC, family 25 model 17, AVX-512`: one name may be that of several generations.
+    `AMD EPYC, family 25 model 17, AVX-512`. Without a name in `cpuinfo`, `platform` gives it.
     """
     fields = cpu_fields(cpuinfo)
     parts = [fields.get("model name") or platform.processor() or platform.machine()]
@@ -51,9 +51,9 @@ def cpu_kind(cpuinfo: Path = CPUINFO) -> str:
 
 
 def instruction_set(cpuinfo: Path = CPUINFO) -> str:
-    """Return the widest vector instructions that kernels use here; empty where none are known.
+    """Return the widest vector instructions that kernels use here, as "AVX2"; "" if none is known.
 
-    A processor that SPSBENCH_MARCH names takes the place of the machine's own.
+    A processor that SPSBENCH_MARCH names, if it is in `LEVELS`, takes the place of `cpuinfo`'s.
     """
     march = os.environ.get("SPSBENCH_MARCH", "")
     if march in LEVELS:
@@ -64,7 +64,7 @@ def instruction_set(cpuinfo: Path = CPUINFO) -> str:
 
 
 def cpu_fields(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Return the fields of the first processor, as the system's file names them; {} without it."""
+    """Return name -> value of the first processor's fields in `cpuinfo`; {} if it is unreadable."""
     try:
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
@@ -80,7 +80,7 @@ def usable_cores() -> int:
 
 
 def variable_errors() -> Iterator[SpsError]:
-    """Yield UsageError if OMP_NUM_THREADS is not 1 or more, MissingError if TMPDIR is no folder."""
+    """Yield UsageError if OMP_NUM_THREADS is set below 1, MissingError if TMPDIR is no folder."""
     threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
     if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):
         yield UsageError(
@@ -95,13 +95,13 @@ def variable_errors() -> Iterator[SpsError]:
 
 
 def shadows(folder: Path) -> list[str]:
-    """Return warnings about files in `folder` that Python may import instead of a package."""
+    """Return a warning for each package of `SHADOWED` that a file in `folder` hides from Python."""
     names = sorted(name for name in SHADOWED if (folder / f"{name}.py").exists())
     return [f"{name}.py in {folder} can hide the package {name}: rename it" for name in names]
 
 
 def untried_versions(tested: Mapping[str, tuple[int, int]] = TESTED) -> list[str]:
-    """Return warnings about packages that are newer than the newest release that was tried."""
+    """Return a warning for each installed package newer than its (major, minor) in `tested`."""
     installed = {name: package_version(name) for name in tested}
     return [
         f"{name} {release} is newer than what was tried: {tested[name][0]}.{tested[name][1]}"
@@ -115,10 +115,11 @@ WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting OpenMP threads sleep soon, unless the user has set how they wait.
+    """Set GOMP_SPINCOUNT in `environment` to `BOUND`, unless it or OMP_WAIT_POLICY is set.
 
-    Beside other work a thread that spins keeps the one that it waits for from running: a token
-    takes ten to thirty times as long. OpenMP reads this once, when torch is imported.
+    So waiting OpenMP threads sleep soon: beside other work a thread that spins keeps the one that
+    it waits for from running, and a token takes ten to thirty times as long. OpenMP reads this
+    once.
     """
     if not any(name in environment for name in WAIT_VARIABLES):
         environment["GOMP_SPINCOUNT"] = BOUND

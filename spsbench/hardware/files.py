@@ -27,9 +27,10 @@ class _Pipe(FileIO):
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file or a pipe for reading; a pipe without a writer reads as empty.
+    """Open a file or a pipe to read its bytes; a pipe without a writer reads as empty.
 
-    A read of a pipe raises TimeoutError after `SILENCE` seconds without a byte; OSError: a folder.
+    OSError: it cannot be opened, or is a folder or a device. A read of a pipe raises TimeoutError
+    after `SILENCE` seconds without a byte.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -44,7 +45,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, limit: int = LIMIT) -> bytes:
-    """Return the content of a file or a pipe; OSError: more than `limit` bytes."""
+    """Return the content of a file or a pipe; OSError: as `open_file`, or above `limit` bytes."""
     with open_file(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -62,7 +63,7 @@ def in_words(size: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Format seconds: `1:02:03`."""
+    """Format seconds, rounded, as hours, minutes and seconds: `1:02:03`."""
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds_left:02d}"
@@ -76,13 +77,13 @@ def folder_size(folder: Path) -> int | None:
 
 
 def cache_home() -> Path:
-    """Return the folder of this project's cache; not absolute for a user without a home."""
+    """Return `spsbench` in XDG_CACHE_HOME or ~/.cache, not made; not absolute without a home."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "spsbench"
 
 
 def own_folder(name: str) -> Path | None:
-    """Return a folder in the cache that only this user can write; None if there can be none."""
+    """Make and return the cache's folder `name`; None unless only this user can write to it."""
     place = cache_home() / name
     if not place.is_absolute():
         return None
@@ -103,7 +104,11 @@ def temporary_path(path: Path) -> Path:
 def write_whole(
     path: Path, content: bytes, place: Callable[[Path, Path], None] = os.replace
 ) -> None:
-    """Write a file of which others see all or nothing; `os.link` as `place` replaces none."""
+    """Write `content` to `path` and flush it to disk: readers see all of it or nothing.
+
+    `place` moves a finished temporary file there: `os.link` refuses a `path` that exists. OSError:
+    it failed; no temporary file stays.
+    """
     draft = temporary_path(path)
     try:
         with draft.open("wb") as file:

@@ -21,7 +21,7 @@ OWN = 32 << 20  # the most that glibc allows; larger ones come from the system e
 
 
 def ram() -> tuple[int, int]:
-    """Return (total, available) bytes of memory within this control group's limit; 0 if unknown."""
+    """Return (total, available) bytes of memory, within the control group's limit; 0 if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -52,7 +52,7 @@ def huge_mapping(size: int) -> mmap.mmap:
 
 
 def keep_memory() -> bool:
-    """Let this process keep what it frees, where the C library is glibc; return whether it will.
+    """Let malloc of glibc keep up to `KEPT` bytes that this process frees; return whether it will.
 
     Pages that come anew from the system are cleared by it first: products of 10 MB took two to
     three times as long. Blocks larger than `OWN` still come and go, or what is between them would
@@ -69,7 +69,10 @@ def keep_memory() -> bool:
 
 @contextmanager
 def importing_libraries() -> Iterator[None]:
-    """Import torch and transformers in this block, announced if slow; OutOfMemoryError: no room."""
+    """Run a block that imports torch and transformers, and log so if it takes long.
+
+    OutOfMemoryError: `ulimit -v` is below `LEAST`, or it is set and the block's imports fail.
+    """
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     bounded = space != resource.RLIM_INFINITY
     limit = f"ulimit -v is {space >> 10}"
@@ -93,8 +96,8 @@ PASSES = 5
 def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     """Measure the bytes per second that the processors read from memory, in about a second.
 
-    The best of a few passes of every thread over an array of its own, in huge pages, as weights
-    lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
+    The best of `PASSES` passes of `threads` threads (None: one a core), each over `size` bytes of
+    its own in huge pages, as weights lie. Other work can only lower it: it is a lower bound.
     """
     import numpy as np
 

@@ -17,7 +17,7 @@ class Ranks(NamedTuple):
 
 
 def ranks() -> Ranks:
-    """Return the rank of this process; rank 0 of 1 where torchrun has not started it."""
+    """Return this process's place among torchrun's ranks; `Ranks()`, 0 of 1, if it set none."""
     try:
         rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     except (KeyError, ValueError):

@@ -35,16 +35,16 @@ class Interrupt:
 def graceful(
     farewell: Callable[[], str] | None = None, raises: bool = False
 ) -> Iterator[Interrupt]:
-    """Record the first SIGINT, SIGTERM or SIGHUP; let the second end the process at once.
+    """Yield a record of the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once.
 
     The second SIGINT raises KeyboardInterrupt, the others kill. Ignored signals stay ignored
-    (`nohup`), and outside the main thread, where Python allows no handlers, no signal is recorded.
+    (`nohup`), and outside the main thread, where Python allows no handlers, none is recorded. A
+    KeyboardInterrupt of the block is recorded and passes. Former handlers return at the end.
 
-    Args:
-        farewell: makes the line with which the process ends as if killed where the work has not
-            ended within `ENDS_WITHIN`: only for work that survives a kill. None: no limit.
-        raises: the first signal raises KeyboardInterrupt as well: only for work that keeps its
-            partial results then.
+    `farewell` makes the line with which the process exits at once, with the signal's code, where
+    the block has not ended `ENDS_WITHIN` after the first signal: only for work that survives a
+    kill. With `raises` the first signal raises KeyboardInterrupt as well: only for work that keeps
+    its partial results then.
     """
     interrupt = Interrupt()
 
@@ -57,7 +57,7 @@ def graceful(
     aside = threading.current_thread() is not threading.main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
-        """Record a signal, start the limit, restore default handlers, raise if `raises`."""
+        """Record signal `number`, start the timer of a farewell, restore defaults, maybe raise."""
         interrupt.signal = number
         if farewell is not None:
             late.start()
@@ -91,7 +91,7 @@ def graceful(
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGINT in this block by `handler`, unless it is ignored or this is no main thread."""
+    """Let `handler` take SIGINT in this block, unless it is ignored or this is no main thread."""
     before = signal.getsignal(signal.SIGINT)
     aside = threading.current_thread() is not threading.main_thread()
     if aside or before in (signal.SIG_IGN, None):
@@ -122,6 +122,6 @@ def at_once() -> AbstractContextManager[None]:
 
 
 def leave(line: str = "interrupted", code: int = Exit.INTERRUPTED) -> None:
-    """End the process now, with a line on standard error."""
+    """Write `line` to standard error and end the process now, with exit `code` and no clean-up."""
     os.write(sys.stderr.fileno(), f"{line}\n".encode())
     os._exit(code)

@@ -52,20 +52,18 @@ class Exported:
 def export_drafter(
     draft: str, engine: str, out: Path, *, verifier: str | None = None, access: Access | None = None
 ) -> Exported:
-    """Write the drafter `draft` into the new folder `out`, as `engine` takes it.
+    """Write the drafter `draft` into the new folder `out`, as `engine`, one of `ENGINES`, takes it.
 
-    Args:
-        draft: bundled name, folder or hub id of a head or a draft model, or a drafter by rule.
-        engine: one of `ENGINES`.
-        out: folder to write; an empty one may be there.
-        verifier: folder or hub id of the target, by which the engine loads it.
-        access: as for models.
+    `draft` is a bundled name, folder or hub id (fetched by `access`) of a head or a draft model,
+    or, for vLLM alone, a drafter by rule. `verifier` is the folder, hub id or absolute path of the
+    target, which a head then names, and the command of a drafter by rule. The result has vLLM's
+    options for at most `FALLBACK_K` tokens. A note is logged where a draft model names no target,
+    or a head one that vLLM cannot load.
 
-    Raises:
-        UsageError: another engine, a folder that is not empty, or a drafter it cannot serve.
-        MissingError: a verifier that is neither a folder nor a hub id.
-        DataError: a head that the engine cannot take, or one for another target.
-        SpsError: a drafter that cannot be read, or a folder that cannot be written.
+    UsageError: another engine, a folder that is not empty, or a drafter it cannot serve.
+    MissingError: a verifier that is neither a folder nor a hub id. DataError: a head that the
+    engine cannot take, or one for another target, or for none that is here. SpsError: a drafter
+    that cannot be read, or a folder that cannot be written.
     """
     if engine not in ENGINES:
         raise UsageError(f"`for` {engine}: expected one of {', '.join(ENGINES)}")
@@ -124,7 +122,11 @@ def export_drafter(
 
 
 def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
-    """Write the options, a file each, that make vLLM draft by the spec `draft`."""
+    """Write vLLM's options to draft by the spec `draft` as JSON files into `out`, made if need be.
+
+    The result has the command that serves `verifier`, or "TARGET" without one. UsageError: vLLM
+    cannot draft by it. Errors of `verifier_folder` and WriteError pass.
+    """
     target = str((verifier and verifier_folder(verifier)) or verifier or "TARGET")
     options, command = attribute_at(SERVED)(draft, FALLBACK_K, target)
     _make_folder(out)
@@ -134,9 +136,10 @@ def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
 
 
 def verifier_folder(verifier: str) -> Path | None:
-    """Return the folder of a target that a head is to name; None: it is not here.
+    """Return the folder of a target that a head is to name; None: a hub id, or a path not here.
 
-    MissingError: neither a folder, a hub id nor an absolute path. DataError: a head.
+    An absolute path that is not here is logged. MissingError: neither a folder, a hub id nor such a
+    path. DataError: a head.
     """
     folder = local_folder(verifier)
     if folder is None:
@@ -157,7 +160,11 @@ def verifier_folder(verifier: str) -> Path | None:
 
 
 def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
-    """Copy a draft model to `out`, without `training.json`; DataError: no safetensors or model."""
+    """Copy a draft model's files for `engine` to `out`, without `training.json`; return the result.
+
+    For vLLM it has options for `FALLBACK_K` tokens. `draft` names the model in an error. DataError:
+    `folder` has no vocabulary size or no safetensors. WriteError: `out` cannot be written.
+    """
     config = read_config(folder)
     if not isinstance(config.get("vocab_size"), int):
         raise DataError(f"neither a head nor a language model ({folder}): expected one of the two")
@@ -181,7 +188,11 @@ def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
 def write_head(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write the folder of a head: safetensors, then config.json, whose presence means whole."""
+    """Write the folder of a head: safetensors, then config.json, whose presence means whole.
+
+    Floating-point tensors are stored as `dtype`, which becomes `torch_dtype` in the config. The
+    folder is made if need be, and its files are replaced. WriteError: it cannot be written.
+    """
     whole = {
         name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in tensors.items()

@@ -41,10 +41,10 @@ def load(*, say: Say | None = None, **options: "Unpack[LoadOptions]") -> "Pair":
 def open_pair(
     grid: Grid, access: Access, say: Say | None = None, request: CellRequest | None = None
 ) -> "Pair":
-    """Check the models of a grid of one, then import what runs them, and load them: see `load`.
+    """Return the pair of a grid with one value an option, its models loaded: see `load`.
 
-    Args:
-        request: what `grid` asks for, if it is known.
+    Models are checked, and fetched, before torch is imported. A note names a drafter that no option
+    named. `request`: what `grid` asks for, if known. SpsError: models that cannot be used.
     """
     facts = facts_of(access)
     request = request or grid.one(facts)

@@ -59,15 +59,10 @@ log = logging.getLogger(__name__)
 class Pair:
     """A target and its drafter, as `spsbench.load` makes them.
 
-    Every method takes the options of `load` again and changes them for
-    that call; models that are loaded already are not loaded anew.
-
-    Args:
-        request: what `grid` asks for.
-        grid: the options that were given, each with one value.
-        access: download and loading options of models.
-        facts: what files say of models.
-        say: receives each message for the user, of every call.
+    Every method takes the options of `load` again and changes them for that call; models that are
+    loaded already are not loaded anew. `request` is what `grid` asks for, the options that were
+    given, each with one value; `access` has download and loading options of models, `facts` what
+    files say of models; `say` receives each message for the user, of every call.
     """
 
     def __init__(
@@ -130,7 +125,8 @@ class Pair:
     ) -> Text | list[Text]:
         """Continue a prompt by speculative sampling, with the target's own distribution.
 
-        Several prompts are continued at once, and each text is the one that its prompt alone gives.
+        A list of prompts gives a list of texts in its order: they are continued at once, and each
+        text is the one that its prompt alone gives.
 
         Args:
             prompt: a text, token ids, or the messages of a conversation; or a list of these.
@@ -153,7 +149,12 @@ class Pair:
         return finish(Generation(*self._prompted(cast("Prompt", prompt), **how)))
 
     def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
-        """Continue prompts in a batch of `size` rows, in order; BatchError: some failed."""
+        """Return the texts of prompts in their order, continued in a batch of `size` rows.
+
+        `how`: the keywords of `_prompted`. Before any text begins, UsageError: `size` is below 1,
+        or the weights are elsewhere; OutOfMemoryError: the rows need too much; SpsError: a prompt
+        is refused, with its number. BatchError: some texts failed; it has the others.
+        """
         try:
             batch = Batch(size, continuous=True)
         except ValueError as error:
@@ -193,7 +194,7 @@ class Pair:
         truncate: bool = False,
         **options: "Unpack[CallOptions]",
     ) -> Iterator[Piece]:
-        """Yield the pieces of a text as they are generated; a piece has `text` and `origin`."""
+        """Yield the pieces (`text`, `origin`) of a text as they are made; else as `generate`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
         for update in self.generation(prompt, **how, **options):
             yield from update.pieces
@@ -210,7 +211,7 @@ class Pair:
     ) -> Generation:
         """Return a generation before its start: iterate over rounds; `record` has the figures.
 
-        `sample` selects the noise stream: equal seed and sample give equal text.
+        `sample` selects the noise: equal seed and sample give equal text. Else as `generate`.
         """
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         return Generation(*self._prompted(prompt, **how), sample)
@@ -218,7 +219,12 @@ class Pair:
     def _prompted(
         self, prompt: Prompt, *, chat: bool, system: str | None, truncate: bool, **options: Any
     ) -> tuple[Cell, Loaded, Any]:
-        """Return a call's cell, models and fitted prompt tokens; log a plain one's markup once."""
+        """Return a call's cell, models and prompt ids, cut to the context if `truncate`.
+
+        Loads models that `options` change; logs a note of markup in a plain text once. DataError:
+        the prompt is too long. UsageError: it is empty or no ids, `system` without a chat, or an
+        option.
+        """
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
@@ -238,7 +244,10 @@ class Pair:
         show: Show = lambda pieces: None,
         **options: "Unpack[CallOptions]",
     ) -> Comparison:
-        """Generate by both methods in turn, to measure the speed-up and compare the texts."""
+        """Warm up, generate by ArS and SpS, round by round in turn, and compare times and texts.
+
+        `show` receives the pieces of each round of SpS. Other arguments and errors: as `generate`.
+        """
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         cell, loaded, ids = self._prompted(prompt, **how)
         before = read_clocks()
@@ -289,8 +298,8 @@ class Pair:
     def verify(self, *, say: Say | None = None, **options: "Unpack[VerifyOptions]") -> Held:
         """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
-        Args:
-            options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+        `options`: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+        `say` receives each message for the user. SpsError: invalid options, or no prompt fits.
         """
         audit, grid = parse(options, AuditOptions, Grid)
         return verify_pair(self, audit, say=say, **grid.given)
@@ -298,10 +307,11 @@ class Pair:
     def configured(
         self, *, chat: bool = False, **options: "Unpack[CallOptions]"
     ) -> tuple[Cell, Loaded]:
-        """Return the resolved cell of a call, and its models.
+        """Return the resolved cell of a call, and its models, loaded unless they are already.
 
-        Args:
-            chat: temperature, top-p and top-k default to the target's values.
+        With `chat`, temperature, top-p and top-k default to the target's values. Each warning about
+        the models or `stop` is logged once. SpsError: an invalid option, or models that cannot be
+        loaded.
         """
         with lines_to(self._say):
             self._log_notes(chat)
@@ -315,7 +325,11 @@ class Pair:
             return cell, loaded
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
-        """Return a call's request; chats have the target's sampling, logged. None: the pair's."""
+        """Return what a call requests, in a `chat` with the sampling that its target names, if any.
+
+        None: neither a chat nor an option that is not None, so that the pair's own cell holds. A
+        line about a chat's sampling is logged once. UsageError: an invalid option.
+        """
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
             (grid,) = parse(self._under(options), Grid)
@@ -332,7 +346,10 @@ class Pair:
         return request.but(**applied) if changes or applied else None
 
     def engines(self) -> dict[str, str]:
-        """Return the engine of each model, and of a head with layers of transformers, and why."""
+        """Return how each model runs, in words: its engine, with its choices and cache.
+
+        The keys are "target", "draft", and "head" where transformers runs the layers of a head.
+        """
         models = zip(("target", "draft"), self.loaded.models, self.cell.models, strict=False)
         by_text, head = bool(self.cell.processors.changed), getattr(self.loaded, "head", None)
         engines = {
@@ -353,12 +370,15 @@ class Pair:
             log.info(line)
 
     def _log_notes(self, chat: bool) -> None:
-        """Log warnings about the models, each line once."""
+        """Log warnings about the models, each line once; in a `chat` none of unused sampling."""
         for line in pair_warnings(self.cell, self.loaded, chat=chat):
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `load` under a call's, without a draft that its drafter lacks."""
+        """Return the options of `load` with a call's in their place; a call's None changes nothing.
+
+        The draft of `load` is left out where the call names a drafter without one.
+        """
         changes = {name: (value,) for name, value in options.items() if value is not None}
         grid, (drafter,) = self._grid, changes.get("drafter", (None,))
         if isinstance(drafter, str | Spec) and "draft" not in changes:
@@ -372,7 +392,7 @@ TOKEN_BY_TOKEN = "; processors: no drafts within a program"
 
 
 def finish(generation: Generation) -> Text:
-    """Run a generation to its end."""
+    """Run a generation to its end, and return its text with its pieces."""
     pieces = [piece for update in generation for piece in update.pieces]
     return make_text(generation, pieces)
 
@@ -380,7 +400,7 @@ def finish(generation: Generation) -> Text:
 def _try_to_generate(
     cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch
 ) -> Text | Exception:
-    """Return the text of a row, or its error, which ends no other row."""
+    """Return the text of a row of `batch`, by a prompt's ids; or its error, which ends no other."""
     try:
         return finish(Generation(cell, loaded, prompt, batch=batch))
     except Exception as error:
@@ -388,7 +408,7 @@ def _try_to_generate(
 
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
-    """Return the engine, its choices, and the size of its cache."""
+    """Return a model's engine, its choices and cache size, joined by "; "; or the spec's engine."""
     choice = engine_config_of(model)
     if choice is None:
         return str(spec.engine)

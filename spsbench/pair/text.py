@@ -66,7 +66,7 @@ class Text:
         return self.record.rounds
 
     def _repr_html_(self) -> str:
-        """Return the pieces in the colours of their origins and the figures, for notebooks."""
+        """Return HTML for notebooks: the pieces in the colours of their origins, the figures."""
         parts = [
             f'<span style="{STYLES[origin]}" title="{origin}">{escape(text)}</span>'
             for text, origin in self.pieces
@@ -117,7 +117,7 @@ class Comparison(NamedTuple):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the result in sentences."""
+        """Return sentences: speed, answer if there is one, a warning if load disturbed, tokens."""
         answer = [self.answer] if self.answer else []
         return [self.speed, *answer, *[BUSY] * self.loaded, divergence_of(self)]
 
@@ -151,9 +151,9 @@ class Comparison(NamedTuple):
 
     @property
     def answer_speedup(self) -> float | None:
-        """Return ArS over SpS, by the times until the last token a token, prefill included.
+        """Return how many times faster a token of the whole answer is by SpS, prefill included.
 
-        None where a text is too short, or where load leaves the speed-up open.
+        None where a text is too short or has no such time, or where load leaves the speed-up open.
         """
         times = [text.metrics.answer_ms for text in (self.ars, self.sps)]
         if self.speedup is None or self.undecided or times[0] is None or not times[1]:
@@ -162,7 +162,7 @@ class Comparison(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Return the speed-up of the whole answer in a sentence; empty where there is none."""
+        """Return the whole answer's speed-up, tokens and times in a sentence; "": no speed-up."""
         gained = self.answer_speedup
         if gained is None:
             return ""
@@ -183,7 +183,7 @@ class Comparison(NamedTuple):
         return self.loaded and self.speedup is not None and self.speedup.low is None
 
     def _part(self) -> str:
-        """Return ", over the first ...", tokens and times of the speed-up; "": of whole texts."""
+        """Return ", over the first ..." with tokens and ms a token of both; "" over whole texts."""
         ours, theirs = compared_segments(self.ars, self.sps)
         times = [(sum(s for s, _ in timed), sum(n for _, n in timed)) for timed in (theirs, ours)]
         if [n for _, n in times] == [count_tokens(self.sps), count_tokens(self.ars)]:
@@ -202,9 +202,11 @@ class Comparison(NamedTuple):
 def compare_texts(
     loaded: Any, prompt: Sequence[int] | EnginePrompt, ars: Text, sps: Text, *, busy: bool
 ) -> Comparison:
-    """Return the speed-up of `sps` over `ars`, at temperature 0 also whether the texts are equal.
+    """Return the comparison of two texts that continue `prompt`; `busy`: other work ran meanwhile.
 
-    Where they are not, the target of `loaded` scores both after `prompt`: a tie, or a bug.
+    At temperature 0 it says whether ids and texts are equal (else None); where they are not, and
+    the weights are here, the target of `loaded` scores both texts: a rounding tie, or a bug. No
+    speed-up where a text is below `SHORTEST` tokens. SpsError: a text that cannot be scored.
     """
     identical, divergence = None, None
     if sps.cell.temperature == 0:
@@ -225,9 +227,9 @@ def gain(ars: Text, sps: Text) -> Estimate | None:
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
-    """Return the segments of both methods that a speed-up is over, in the order of time.
+    """Return (seconds, tokens) of segments of `ars`, and of as many of `sps`, in order of time.
 
-    So both methods saw the same machine. Where there are too few for an interval each whole text is
+    So both methods saw the same machine. Where there are fewer than `FEWEST`, each whole text is
     one segment, which does not depend on the split of rounds.
     """
     ours, theirs = pair_segments(ars, sps)
@@ -244,12 +246,12 @@ def processor_ms(text: Text) -> float | None:
 
 
 def one_segment(text: Text) -> Segments:
-    """Return the text as one segment."""
+    """Return the text as one segment: the seconds of all rounds, and the tokens."""
     return [(sum(r.seconds for r in text.record.rounds), count_tokens(text))]
 
 
 def pair_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
-    """Return the same number of segments of both methods."""
+    """Return the first segments of at least `SEGMENT` tokens of both methods, equally many."""
     ours, theirs = (segments(text.record.rounds, SEGMENT) for text in (ars, sps))
     both = min(len(ours), len(theirs))
     return ours[:both], theirs[:both]
@@ -261,7 +263,7 @@ def count_tokens(text: Text) -> int:
 
 
 def divergence_of(comparison: Comparison) -> str:
-    """State whether the two texts are equal, and interpret a difference."""
+    """State whether the texts are equal, or where they differ and why: design, a tie or a bug."""
     if comparison.identical is None:
         return "tokens: texts differ by design (same distribution)"
     if comparison.identical:

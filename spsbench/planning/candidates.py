@@ -29,15 +29,13 @@ def candidate_cells(
     resolver: Resolver = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
-    """Return a resolved cell for each valid candidate; UsageError where no combination is valid.
+    """Return a resolved cell for each valid candidate, in the order of `methods_of`, each by K.
 
-    Candidates are in the order of `methods_of`, each by K, then by schedule.
-
-    Args:
-        options: options of cells; those of `LISTS` are lists.
-        ks: the K to compare.
-        resolver: resolves a request; with tokenizers it chooses the drafter as well.
-        heads: draft id or folder -> name of its drafter, for the drafts that are heads.
+    Each method is combined with `ks`, then with the schedules of `options`; one without a drafter
+    (the target's default) comes once. Requests that are not valid are left out, with a logged note.
+    `options` are those of cells, where the names of `LISTS` have lists; `resolver` makes a cell of
+    a request; `heads` maps the drafts that are heads to their drafters. Raises UsageError where no
+    candidate is valid, or as `methods_of`.
     """
     depths: list[dict[str, Any]] = [{"k": k} for k in ks]
     depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
@@ -55,9 +53,11 @@ def candidate_cells(
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the options of each combination of drafter, draft and rule, without K and schedule.
 
-    Unnamed ones are the target's defaults, else `FIRST`; unnamed rules are `SAMPLED` for sampled
-    chains, `auto` for others. A draft in `heads` is combined with its own drafter only; so is a
-    copy of the target. Raises UsageError: a drafter without its draft, or a rule that is lossy.
+    Unnamed drafters are `FIRST` (`model` only with a draft model), and unnamed drafts those that
+    the target brings; with neither named, the target's own defaults come first. A draft model that
+    no named drafter reads is combined with `model`, a draft in `heads` with its own drafter alone,
+    and so is a copy of the target (`self:int4`). Rules are those of `verifier`, else `SAMPLED` for
+    sampled chains and `auto` for others. UsageError: a drafter without its draft, or a lossy rule.
     """
     named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
@@ -111,17 +111,17 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
 
 
 def simulate(schedule: Spec, along: Acceptances, room: Ints, simulations: int) -> Rounds:
-    """Return the rounds under a schedule that looks back, from simulated generations."""
+    """Return the rounds under a schedule that looks back, from so many simulated generations."""
     return simulate_rounds(make("schedules", schedule), Round, along, room, simulations)
 
 
 def replayable(cell: Cell) -> bool:
-    """Return whether the rule of a cell can be replayed; other rules are only measured."""
+    """Return whether a plan can replay a cell's rule, in our own loop; else it is only measured."""
     return str(cell.verifier) in RULES and cell.own_loop
 
 
 def sampled_traces(cells: Iterable[Cell]) -> list[str]:
-    """Return the trace names of drafts sampled from distributions that depend on the text alone."""
+    """Return the labels of the drafts of `cells`, each once, that are sampled chains of no head."""
     names: list[str] = []
     for cell in cells:
         plan = plan_of(cell.drafter)

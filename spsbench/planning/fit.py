@@ -18,18 +18,15 @@ RARE = 1e-6  # chance from which on a slot at a position counts
 
 
 def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
-    """Fit the schedule that `spec` names on traces of files or runs, and write it to its `out`.
+    """Fit the schedule that `spec` names on traces of files or runs; write it to its `out`.
 
-    The regression is over all positions of one sampled draft. The label is `sum_x min(p, q)`, the
-    acceptance probability of `sps`; at temperature 0, whether draft and target agree.
+    Returns what was fitted. The regression is over all positions of one sampled draft. The label is
+    `sum_x min(p, q)`, the acceptance probability of `sps`; at temperature 0, whether draft and
+    target agree.
 
-    Args:
-        spec: `disco:out=FILE`, with `draft=NAME` where several drafts were traced.
-        paths: files of traces, or runs that have some.
-
-    Raises:
-        UsageError: no schedule to fit, no output file, no such draft, or too few positions.
-        SpsError: unusable traces, or a file that cannot be written.
+    `spec` is `disco:out=FILE`, with `draft=NAME` where several sampled drafts were traced.
+    UsageError: no such spec or draft, or too few positions. MissingError: no writable `out`, or no
+    traces. SpsError: traces that are unusable or differ, or a file that cannot be written.
     """
     out, traces = check_fit(spec), read_traces(paths)
     drafts = {str(drafting): drafting for drafting, of in traces.drafts.items() if of.sampled}
@@ -47,13 +44,10 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
 
 
 def slots_of(texts: Sequence[Floats]) -> Slots:
-    """Return (positions, slots, weights): an entry for each position and each slot that tests it.
+    """Return positions, slots and weights, [S] each: an entry for each slot that tests a position.
 
-    Positions count through all texts; weights are expected tests, above `RARE`, in rounds of
-    `SLOTS`.
-
-    Args:
-        texts: acceptance probabilities along each.
+    `texts` has the [L] acceptance probabilities along each text. Positions count through all texts,
+    slots from 0; a weight is the expected number of tests, above `RARE`, in rounds of K = `SLOTS`.
     """
     parts, first = list[Slots](), 0
     for kept in texts:
@@ -67,13 +61,11 @@ def slots_of(texts: Sequence[Floats]) -> Slots:
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """Return the output file of a fit, if it can be written and its draft is traced.
+    """Return the output file of a fit, `~` expanded, if `spec` is valid.
 
-    Args:
-        drafts: sampled drafts that the traces will hold; None: unknown.
-
-    Raises:
-        UsageError: another form than `disco:out=FILE`, or no such draft. MissingError: no file.
+    `drafts` are the sampled drafts that the traces will hold; None: they are not checked.
+    UsageError: another form than `disco:out=FILE`, with or without `draft=NAME`, or as
+    `named_draft`. MissingError: the file cannot be written.
     """
     arguments = dict(spec.args)
     if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:
@@ -89,10 +81,9 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
 
 
 def named_draft(sampled: Sequence[str], spec: Spec) -> str:
-    """Return the draft that `spec` names, or the only one.
+    """Return the draft that `spec` names, or the only one of `sampled`.
 
-    Raises:
-        UsageError: none is named and there are several, or it is not among `sampled`.
+    UsageError: `spec` names none and there is not just one, or the draft is not among `sampled`.
     """
     name = dict(spec.args).get("draft", sampled[0] if len(sampled) == 1 else None)
     if name not in sampled:

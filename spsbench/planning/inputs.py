@@ -42,7 +42,12 @@ OF_HEAD = {
 
 
 def open_planned(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder, without real rounds under `factors`; DataError: no forecasts."""
+    """Return the plan in a folder, read from its files; no model is loaded.
+
+    `planning` says how to show it; its `factors` scale the costs, over those that the plan has, and
+    leave real rounds out. The result of a stopped plan says so. DataError: no forecasts yet, or
+    runs that have lost records. SpsError: the plan, its traces or its costs are missing or damaged.
+    """
     record = load_plan(folder)
     check_plan_records(folder)
     todo = incomplete(folder, record)
@@ -62,10 +67,9 @@ def open_planned(folder: Path, planning: Planning) -> Planned:
 def plan_of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     """Return the plan of traces and a table of costs in files, without real rounds or a folder.
 
-    Args:
-        planning: names the files (`trace`, `costs`), the K, and factors of the costs.
-        options: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other options
-            must equal what the trace records, else MismatchError.
+    `planning` names the files (`trace`, `costs`), the K, and factors of the costs. `drafter`,
+    `draft`, `verifier` and `schedule` in `options` choose the candidates; other options must equal
+    what the trace records, else MismatchError. UsageError: no candidate. SpsError: unusable files.
     """
     traces = read_whole_traces(planning.trace)
     costs = read_costs(Path(planning.costs or COSTS)).scaled(**planning.factors)
@@ -83,7 +87,10 @@ def forecasts_of(
     costs: Costs,
     notify: Callable[[int, int], None] = lambda done, total: None,
 ) -> Forecasts:
-    """Return forecasts of the cells whose rule and draft can be replayed; others are left out."""
+    """Return forecasts of the record's methods by traces and costs; `notify` is told the progress.
+
+    Left out are methods whose rule cannot be replayed or whose draft was not traced for their K.
+    """
     traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
     methods = map(Method.of, filter(replayable, record.cells))
     return forecast_all(methods, traced, costs, notify, record.new_prompts, simulate)
@@ -92,10 +99,10 @@ def forecasts_of(
 def real_rounds(
     folder: Path, cells: Sequence[Cell], confirm: str | None
 ) -> tuple[dict[Method, Measured], dict[Method, str]]:
-    """Return by method the figures of real rounds, or the reason why they are missing.
+    """Return method -> figures of real rounds, and method -> the reason why it has none.
 
-    Args:
-        confirm: the folder of real rounds in that of the plan; None: both results are empty.
+    `confirm` is the folder of real rounds in that of the plan; None: both results are empty.
+    Methods of no cell in `cells` are left out. SpsError: a run or traces that cannot be read.
     """
     figures: dict[Method, Measured] = {}
     reasons: dict[Method, str] = {}
@@ -123,7 +130,7 @@ def real_rounds(
 
 
 def read_whole_traces(names: Sequence[str]) -> Traces:
-    """Read the traces in files, runs or plans."""
+    """Read traces of files, runs or plans as one; SpsError: unusable, or a plan lost records."""
     paths = [Path(name) for name in names]
     for path in paths:
         for folder in (path, path.parent):
@@ -134,7 +141,11 @@ def read_whole_traces(names: Sequence[str]) -> Traces:
 def check_head(
     traces: Traces, cells: Sequence[Cell], folders: Mapping[ModelSpec, Path], where: Path
 ) -> None:
-    """Raise MismatchError where a trace has other models or another sampling than the cells."""
+    """Raise MismatchError where traces are of other models, versions or sampling than the cells.
+
+    `folders` has the folders of local models, and `where` names the traces in the error. Drafts
+    that only one side has are no error.
+    """
     if traces.head is not None:
         refuse(trace_source(cells[0].auto_regressive, folders), traces.head, where)
     for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
@@ -144,14 +155,14 @@ def check_head(
 
 
 def head_fields(traces: Traces) -> dict[str, Any]:
-    """Return the fields of the target, its sampling and its chat that a trace has."""
+    """Return the fields of target, sampling and chat that a trace has; sampling else by default."""
     head = traces.head or TraceSource({})
     usual = {field: OF_CELL[name].default for name, field in OF_SAMPLING.items()}
     return {**usual, **head.identity, "work.chat": head.chat, "work.system": head.system}
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
-    """Raise MismatchError where an option contradicts what a trace records; absent options pass."""
+    """Raise MismatchError if options of target, sampling or chat are not what a trace records."""
     requested = {field: options.get(name) for name, field in OF_HEAD.items()}
     requested["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
     requested["work.system"] = planning.system
@@ -172,7 +183,13 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return cells of traced drafts with costs that `options` leave; UsageError: there are none."""
+    """Return resolved cells of the traced drafts that have costs, by rule, then K, then schedule.
+
+    `drafter` and `draft` in `options`, if any, choose drafts that match one of either; `verifier`
+    and `schedule` name rules and schedules. Rules are else `SAMPLED` for sampled chains, `match`
+    for others. MismatchError: as `check_trace_options`. UsageError: no cell is left, or one is
+    invalid.
+    """
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in planning.k]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]
@@ -199,11 +216,11 @@ def cells_of_trace(
 
 
 def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
-    """Return a request with a traced draft's target, draft, drafter and sampling; no rule, no K."""
+    """Return a request with a traced draft's models, drafter, chat and sampling; no rule or K."""
     fields, identity = head_fields(traces), draft.identity
 
     def model(recorded: Mapping[str, Any], prefix: str) -> ModelSpec:
-        """Return the model whose fields have a prefix; its engine and device are the usual ones."""
+        """Return the model whose fields have a prefix; its engine and device are the defaults."""
         adapter = recorded.get(f"{prefix}adapter", "")
         dtype, revision = recorded.get(f"{prefix}dtype", "auto"), recorded.get(f"{prefix}revision")
         return ModelSpec(recorded[f"{prefix}id"], revision, adapter=adapter, dtype=dtype)

@@ -95,7 +95,7 @@ def pass_weight_bytes(model: PreTrainedModel) -> int:
 
 
 def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return what times depend on: hardware, versions, threads, sampling, vocabulary, models."""
+    """Return name -> what times depend on: hardware, versions, threads, sampling, models ..."""
     cell, loaded = pairs[0]
     card = card_of(cell.target.device)
     drafts = {str(cell.draft): (cell.draft, of.draft) for cell, of in pairs if cell.draft}
@@ -112,7 +112,11 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def describe_model(spec: ModelSpec, model: Any) -> dict[str, str]:
-    """Return as text the fields of a model that affect its times, and a digest of its folder."""
+    """Return name -> text of what affects a model's times: the fields of `spec` but its adapter.
+
+    A local folder, unless weights are random, adds the digest `files`; a loaded `model` (None: not
+    loaded) adds its `dtype` and the engine `chosen`.
+    """
     names = [field.name for field in fields(spec) if field.name != "adapter"]  # as fast as its base
     values = {name: str(getattr(spec, name)) for name in names}
     folder = None if spec.random else local_folder(spec.id)
@@ -134,14 +138,9 @@ def measure_costs(
 ) -> Costs:
     """Measure the costs of the pair's own method, or of `methods`, each as options of a call.
 
-    `measure_costs(pair, {"verifier": "block"}, {"drafter": "ngram"})`.
-
-    Args:
-        prompt: input of the models; None: random tokens, which hold no repetitions.
-        contexts, seconds, watch: as for `measure`.
-
-    Raises:
-        SpsError: methods that have no costs of their own, or models that cannot be loaded.
+    `measure_costs(pair, {"verifier": "block"}, {"drafter": "ngram"})`. The models read `prompt`;
+    None: random tokens, which hold no repetitions. `contexts`, `seconds` and `watch` are as for
+    `measure`. UsageError: no weights here, or as `measure`. SpsError: models that cannot be loaded.
     """
     check_weights(pair.cell, "costs")
     pairs = [pair.configured(**method) for method in methods or ({},)]
@@ -164,18 +163,14 @@ def measure(
 ) -> Costs:
     """Measure the costs of the drafters and verifiers of some cells, and of ArS.
 
-    Args:
-        pairs: resolved cells with their models. All cells share target and sampling; the first
-            of the cells with one drafter represents them all.
-        text: token ids of typical input; repeated where too short.
-        contexts: tokens cached before a pass; contexts that do not fit are left out.
-        sizes: tokens of a pass of the target, 1 the first.
-        requested: tokens requested from drafters.
-        seconds: time limit; at least `FEWEST_TURNS` turns run in any case.
-        watch: called after each turn.
-
-    Raises:
-        UsageError: cells that cannot be measured together, no text, or too short a context.
+    `pairs` are resolved cells with their models; they share target and sampling, and the first cell
+    with a drafter, or a verifier, stands for all with it. The token ids `text`, typical input, are
+    repeated where too short. Passes over `sizes` tokens (rising from 1) and rounds with drafts of
+    `requested` tokens are timed once a turn after each of `contexts` cached tokens; contexts that
+    do not fit are left out. After a warm-up `FEWEST_TURNS` to `MOST_TURNS` turns fill `seconds`;
+    `watch` is called after each. Turns beside other work are dropped, or, where too few would be
+    left, kept, and the costs `busy`. UsageError: cells that cannot be measured together, no text,
+    or too short a context.
     """
     check_one_table(pairs)
     first, models = pairs[0]
@@ -220,10 +215,10 @@ def measure_batches(
 ) -> BatchCosts:
     """Measure passes and rounds that several texts make together, for each drafter and for ArS.
 
-    Args:
-        pairs, text, contexts, seconds, watch: as for `measure`.
-        sizes: requested numbers of texts in a batch; `measured_sizes` says which are measured.
-        most_k: largest K of a forecast.
+    `sizes` are requested numbers of texts in a batch; `measured_sizes` says which are measured.
+    Drafts have up to `most_k` tokens or a few more; rounds are timed in the middle one of
+    `contexts`. `pairs`, `text`, `contexts`, `seconds` and `watch` are as for `measure`.
+    OutOfMemoryError: the largest batch does not fit. UsageError: no text, or too short a context.
     """
     sizes = measured_sizes(sizes)
     first, models = pairs[0]
@@ -255,13 +250,13 @@ def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
 
 
 def first_by(key_of: Callable[[Cell], Key], pairs: Sequence[Pair]) -> dict[Key, Pair]:
-    """Return the first of the cells with each key, in their order."""
+    """Return key -> the first pair whose cell has it, in their order."""
     groups = group_by(pairs, lambda pair: key_of(pair[0]))
     return {key: members[0] for key, members in groups.items()}
 
 
 def values_to_reach(values: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the values up to the first that is `most` or more."""
+    """Return the rising values up to the first that is `most` or more; all if none is."""
     return tuple(values[: next((i for i, v in enumerate(values) if v >= most), len(values)) + 1])
 
 
@@ -278,7 +273,10 @@ def check_one_table(pairs: Sequence[Pair]) -> None:
 
 
 def fitting_contexts(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return rising contexts that leave `room` to `limit`, or [limit - room]; UsageError: none."""
+    """Return the contexts, rising, that leave `room` below `limit`; if none does, [limit - room].
+
+    `limit` None: all of them. UsageError: the limit is no more than `room`.
+    """
     rising = sorted(set(contexts))
     if limit is None:
         return rising
@@ -312,7 +310,7 @@ def pass_meters(
     contexts: Sequence[int],
     draw: Random,
 ) -> list[PassMeter]:
-    """Return a meter of the target's passes for each context; `sizes`: texts of a batch."""
+    """Return for each context a meter of passes over `tokens` of each text, by batch `sizes`."""
     device, most = pair[1].target.device, range(sizes[-1])
     return [
         PassMeter([target_session(pair) for _ in most], text, sizes, tokens, context, device, draw)
@@ -323,7 +321,7 @@ def pass_meters(
 def loop_meters(
     pairs: Sequence[Pair], text: Sequence[int], sizes: Sequence[int], draw: Random
 ) -> dict[str, LoopMeter]:
-    """Return verifier -> meter of the loop with it, on the target's real logits for `text`."""
+    """Return verifier -> meter of the loop, over the target's real logits for `text` (one pass)."""
     most, lm = sizes[-1], target_session(pairs[0])
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     by_rule = first_by(lambda cell: str(cell.verifier), pairs)
@@ -344,7 +342,11 @@ def loop_meters(
 def take_turns(
     meters: Sequence[Meter], seconds: float, watch: Watch, draw: Random
 ) -> list[ClockReading]:
-    """Run a warm-up turn, then turns until `seconds` are up; return clock readings around each."""
+    """Run a warm-up turn of all meters, then timed turns; return clock readings around each.
+
+    N turns give N + 1 readings. A turn runs each meter once, in an order that `draw` gives. Turns
+    fill `seconds`, but are `FEWEST_TURNS` to `MOST_TURNS`; `watch` is called after each.
+    """
     count = PhaseCount()
     for meter in meters:
         meter.turn()
@@ -361,7 +363,7 @@ def take_turns(
 
 
 def quiet(readings: Sequence[ClockReading]) -> tuple[list[int], bool]:
-    """Return the undisturbed turns and False; too few: all but the warm-up, and True."""
+    """Return the numbers, from 1, of undisturbed turns, and False; if too few, of all, and True."""
     count = len(readings) - 1
     good = [i for i in range(count) if not was_disturbed(readings[i], readings[i + 1])]
     kept = good if len(good) >= FEWEST_TURNS else list(range(count))
@@ -374,7 +376,7 @@ def surfaces(
     tokens: Sequence[int],
     contexts: Sequence[int],
 ) -> tuple[Surface, ...]:
-    """Return for each size of batch a surface of seconds, a value a turn, by tokens and context."""
+    """Return for each size of batch the surface of seconds [T, N, C]: turns, tokens, contexts."""
     seconds = np.stack([meter.of(turns) for meter in meters], -1)  # [T, B, N, C]
     return tuple(Surface(tuple(tokens), tuple(contexts), of) for of in seconds.swapaxes(0, 1))
 
@@ -388,7 +390,8 @@ def drafter_costs(
 ) -> DrafterCosts:
     """Return tokens drafted, seconds of drafting, and seconds that `passes` and `rules` leave.
 
-    Each is a surface by K and context, with a value for each of `turns`.
+    Each is a surface by K and context, with a value for each of `turns`. `meters` timed rounds of
+    `cell`, one meter a context; its verifier is a key of `rules`.
     """
     verifier = str(cell.verifier)
     rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
@@ -406,7 +409,7 @@ def drafter_costs(
 def rest_of_rounds(
     meter: RoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
-    """Return, for each size of batch, seconds of rounds less the target's pass, by K."""
+    """Return for each size of batch the seconds of rounds less the target's pass: [T, K, 1]."""
     drafted, _, _, seconds, contexts = meter.of(turns).swapaxes(0, 1)  # [T, B, K]
     remainder = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):

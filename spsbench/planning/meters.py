@@ -37,13 +37,9 @@ from spsbench.settings.processors import Processors
 class PassMeter:
     """Passes of the target after one context; a turn makes each size once, in random order.
 
-    Args:
-        sessions: with the target, one for each text of the largest batch.
-        text: token ids, at least as many as a session is fed.
-        sizes, tokens: texts of a batch, and tokens fed to each; both rising.
-        context: tokens cached before.
-        device: the target's.
-        draw: random source of the orders.
+    `sessions` are with the target, one for each text of the largest batch, which is fed from
+    `text`. `sizes` are texts of a batch and `tokens` those fed to each, both rising; `context`
+    tokens are cached before. `device` is the target's; `draw` gives the orders.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class PassMeter:
             lm.append(self._text[:context].roll(number), keep=0)
 
     def turn(self) -> None:
-        """Time a pass of each batch size and token count once, including its rollback."""
+        """Time a pass with its rollback of each batch size and token count, in random order."""
         seconds = np.empty((len(self._sizes), len(self._tokens)))
         for place in self._draw.sample(places := list(np.ndindex(*seconds.shape)), len(places)):
             lms, n = self._lms[: self._sizes[place[0]]], self._tokens[place[1]]
@@ -76,7 +72,7 @@ class PassMeter:
         self._turns.append(seconds)
 
     def of(self, turns: Sequence[int]) -> Floats:
-        """Return [T, B, N] seconds of some of the turns."""
+        """Return the seconds [T, B, N] of these turns, by size of batch and number of tokens."""
         return np.stack([self._turns[turn] for turn in turns])
 
     def _pass(self, lm: LM, n: int) -> None:
@@ -147,11 +143,9 @@ def sample_draft(logits: Tensor, warp: ToProbs, drawn: Drawn) -> Draft:
 class LoopMeter:
     """The decoding loop with one rule over precomputed models; a turn times each pass size once.
 
-    Args:
-        logits: [M, V] logits of the target, M the largest pass.
-        verifier, plan: the rule, and how its drafts are sampled.
-        sizes: the sizes of passes, N + 1 tokens.
-        processors: the processors of the texts, whose time is the loop's; None: there are none.
+    `logits` are the target's [M, V], M the largest pass; `sizes` are those of passes, N + 1 tokens.
+    `verifier` is the rule, and `plan` says how its drafts are sampled. `processors` are those of
+    the texts, whose time is the loop's; None: there are none.
     """
 
     def __init__(
@@ -191,7 +185,7 @@ class LoopMeter:
         self._turns.append(seconds)
 
     def rule(self, turns: Sequence[int]) -> Rule:
-        """Return the measurements of some of the turns."""
+        """Return sampling, verify and the rest of the loop in these turns, by pass size."""
         readings = np.stack([self._turns[turn] for turn in turns])  # [T, 3, N]
         return Rule(*(Surface(self._sizes, (PROMPT,), readings[:, i, :, None]) for i in range(3)))
 

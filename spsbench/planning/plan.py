@@ -157,9 +157,8 @@ def shared_models(access: Any) -> SimpleNamespace:
 def open_plan(folder: Path, **options: Any) -> Any:
     """Load a plan from its folder, without models; `options` change how it is shown.
 
-    Raises:
-        UsageError: an option that is none of `Planning`.
-        SpsError: no plan, or a damaged plan.
+    UsageError: an option that is none of `Planning`, or a value it cannot have. DataError: no
+    forecasts yet. SpsError: no plan, or a damaged one.
     """
     if others := options.keys() - options_of(Planning):
         raise UsageError(
@@ -175,7 +174,8 @@ def open_plan(folder: Path, **options: Any) -> Any:
 def model_requests(options: Mapping[str, Any], heads: Mapping[str, str]) -> list[CellRequest]:
     """Return a request for each draft, or one without draft, for checks without torch.
 
-    `heads`: draft -> the drafter that reads it.
+    Lists (`LISTS`) other than `draft` are left out, and without drafts all options of drafts too.
+    `heads`: draft -> the drafter that reads it. UsageError: options that contradict each other.
     """
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}

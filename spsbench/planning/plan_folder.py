@@ -56,14 +56,14 @@ class PlanRecord:
         return self.identity.get("title") or f"{name}, {self.identity['task']}"
 
     def save(self, folder: Path) -> None:
-        """Write `plan.json` atomically."""
+        """Write `plan.json` into `folder` atomically; WriteError: it cannot be written."""
         values = {**KIND, **vars(self), "cells": [cell.to_json() for cell in self.cells]}
         text = json.dumps(values, allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
 
 
 def load_plan(folder: Path) -> PlanRecord:
-    """Read `plan.json` of a folder; DataError where it is missing, damaged or another version."""
+    """Read `plan.json` of a folder; MissingError: none. DataError: damaged, or another version."""
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
@@ -88,7 +88,7 @@ def runs_of(folder: Path, record: PlanRecord) -> dict[str, Progress]:
 
 
 def incomplete(folder: Path, record: PlanRecord) -> str:
-    """Describe what a stopped plan has, and how to go on; "" for a finished plan."""
+    """Say which texts or real rounds a stopped plan has, and how to go on; "" if it is finished."""
     if record.finished:
         return ""
     what = "texts" if record.confirm is None else "real rounds"
@@ -99,13 +99,13 @@ def incomplete(folder: Path, record: PlanRecord) -> str:
 
 
 def name_lost_runs(folder: Path, record: PlanRecord) -> str:
-    """Name the runs of a finished plan that have lost records; empty: none."""
+    """Name the runs of a finished plan that lack records, with their progress; "" if none does."""
     runs = runs_of(folder, record).items() if record.finished else ()
     return ", ".join(f"{name} has {progress}" for name, progress in runs if not progress.whole)
 
 
 def check_plan_records(folder: Path) -> None:
-    """Refuse a finished plan whose runs have lost records, which no single line can reveal."""
+    """Raise DataError if `folder` has a finished plan whose runs lack records."""
     if (folder / NAME).is_file() and (missing := name_lost_runs(folder, load_plan(folder))):
         raise DataError(
             f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
@@ -114,10 +114,11 @@ def check_plan_records(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Make a plan's folder, or resume it, and return its record; `overwrite` moves it aside.
+    """Make a plan's folder with a new record, or resume the plan there and return its record.
 
-    Raises:
-        MismatchError: another plan, or one that is there without `resume` or `overwrite`.
+    The record is not saved yet. With `overwrite` a plan that is there is moved aside. A note names
+    runs that have lost records and are made again. MismatchError: a plan is there without `resume`
+    or `overwrite`, or one of another `identity`. SpsError: not writable, or damaged.
     """
     check_writable(folder)
     exists = (folder / NAME).is_file()
@@ -146,11 +147,12 @@ def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -
 def draw_task_prompts(
     spec: Spec, task: Task, fits: Fits, limit: int, held_back: int, sample_seed: int = 0
 ) -> tuple[list[Sample], list[Sample]]:
-    """Draw first turns of a task: `limit` to trace and `held_back` others for real rounds.
+    """Draw first turns of a task: (`limit` to trace, `held_back` others for real rounds).
 
-    With too few prompts for both, half of the prompts are held back, up to as many as an interval
-    needs, or a third where a third is more. A single prompt serves for both, with a warning.
-    Raises DataError: no prompt.
+    `fits` says which prompts are taken; `spec` names the task in an error. With too few prompts for
+    both, half of them are held back, up to `FEWEST`, or a third where that is more, and at most
+    `held_back`. A single prompt serves for both. Each case, and groups, are logged. DataError: no
+    prompt.
     """
 
     def first_turns(fits: Fits) -> Iterator[Sample]:
@@ -178,11 +180,10 @@ def draw_task_prompts(
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
-    """Write prompts to a file, unless it has them; return its task. MismatchError: it has others.
+    """Write prompts to the file `path`, unless it has them, and return the task that reads it.
 
-    Args:
-        home: the folder in which the plan was begun. Titles identify runs, so the title of a
-            plan that was moved stays the same.
+    The task's title names the file in `home`, where the plan was begun: titles identify runs, so
+    that a plan may be moved. MismatchError: the file has other prompts. WriteError: it failed.
     """
     rows = ({"id": s.id, "prompt": s.prompt, "group": s.group} for s in samples)
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")
@@ -202,13 +203,12 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
 def costs_of_plan(
     path: Path, setting: Mapping[str, Any], drafts: Iterable[Drafting], measure: Callable[[], Costs]
 ) -> Costs:
-    """Return the costs in the file of a plan, measured and written if it lacks them.
+    """Return the costs in the file `path`, after `measure` has made them anew if they do not fit.
 
-    Costs that contradict each other are measured once more.
-
-    Args:
-        setting: the present machine and models; costs of another setting are measured again.
-        drafts: the drafters that must have costs.
+    They fit if they are of this `setting` (machine and models) and have all `drafts`; else a note
+    says what differs. New costs are written to `path`; where they contradict each other they are
+    measured once more, and those with fewer contradictions are written. DataError: a damaged file.
+    WriteError.
     """
     if path.exists():
         costs = read_costs(path)

@@ -93,17 +93,12 @@ class PlanProgress:
 class Planner:
     """Decides whether to speculate, and how, in a folder that can be continued.
 
-    Args:
-        cells: the candidates, resolved; the cells differ in method and draft only.
-        spec, task: source of the prompts; `planning` sets the number of prompts.
-        model_cache: the loaded models.
-        place: the folder, and whether to go on with what is in it.
-        access: offline mode, pickle files and threads.
-        command: the command line that goes on with the plan, shown when the plan is stopped.
-        watch: called with the progress.
-        stop: polled between pieces of work; True ends the work and keeps finished pieces.
-
-    Workers of the pool make texts and traces; costs and real rounds are measured by this process.
+    `cells` are the candidates, resolved, which differ in method and draft only; `spec` and `task`
+    are the source of the prompts, whose number `planning` sets. `place` is the folder, and whether
+    to go on with what is in it; `access` has offline mode, pickle files and threads. `command` is
+    the command line that goes on with the plan. `watch` is called with the progress; `stop` is
+    polled between pieces of work: True ends the work and keeps finished pieces. Workers of the pool
+    make texts and traces; costs and real rounds are measured by this process.
     """
 
     cells: Sequence[Cell]
@@ -126,8 +121,8 @@ class Planner:
     def run(self) -> Planned | None:
         """Make missing texts, traces, costs and real rounds, and sum up; None: stopped.
 
-        Raises:
-            SpsError: models, data or a folder that cannot be used.
+        The plan's folder is made or resumed, and its record is saved after each step. SpsError:
+        models, data or a folder that cannot be used.
         """
         self._begin()
         traced, held_back = self._prompts(self._fits())
@@ -148,7 +143,11 @@ class Planner:
         return Planned(self._record, self.planning, forecasts, *rounds, self.folder)
 
     def outlook(self) -> Iterator[str]:
-        """Yield generations and tokens by phase, and their sum; loads no model, writes nothing."""
+        """Yield lines: the generations and tokens of each phase, and their sum.
+
+        Loads no model and writes nothing. A local target on a CPU adds the least time of it all,
+        for which the speed of memory is measured, in a second. DataError: no prompt.
+        """
         planning, cells = self.planning, self.cells
         traced, held_back = self._prompts(lambda sample: True)
         tokens, texts, real = cells[0].max_new_tokens, len(traced), 0
@@ -190,7 +189,11 @@ class Planner:
             )
 
     def _begin(self) -> None:
-        """Read given traces; make the folder, `out` or a hash, or go on in it; save the record."""
+        """Read and check given traces, make or resume the plan's folder, and save its record.
+
+        The folder is `out`, or named by a hash of the plan. Sets torch's threads. MismatchError:
+        traces of other models, or another plan in the folder. SpsError: unusable traces or folder.
+        """
         use_threads(self.access.threads)
         identity, planning = self._identity(), self.planning
         self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()
@@ -208,7 +211,7 @@ class Planner:
         )
 
     def _identity(self) -> dict[str, Any]:
-        """Return the fields that must not change when a plan resumes: texts and their sources."""
+        """Return the fields that a plan must resume with: target, sampling, prompts and sources."""
         cell, planning = compared_fields(self._plain), self.planning
         return {
             **{n: v for n, v in cell.items() if n.startswith("target.") or n in SAMPLING_FIELDS},
@@ -242,7 +245,7 @@ class Planner:
         )
 
     def _fits(self) -> Fits:
-        """Return whether a prompt fits, or is cut, by the shortest context of a model."""
+        """Load all models; return a test of whether a prompt and its new tokens fit them all."""
         cells = {Drafting.of(cell): cell for cell in reversed(self.cells)}.values()
         part = once(spec=self.spec, task=self.task, cells=(self._plain, *cells))
         return fitting(part, self._models)
@@ -256,11 +259,10 @@ class Planner:
         traced: Sequence[Cell],
         workers: Workers = Workers(),
     ) -> bool:
-        """Make missing records of `cells` and traces of `traced`; False: it was stopped.
+        """Make missing records of `cells` and traces of `traced`; return whether it was finished.
 
-        Args:
-            name: folder of the run in that of the plan.
-            file: file of the plan that the prompts are written to.
+        The run is the folder `name` of the plan, and reads the file `file`, to which the prompts of
+        `samples` are written. MismatchError: the file has other prompts. SpsError: as a run.
         """
         home = Path(self._record.home)
         jsonl = write_prompts(samples, self.folder / file, home)
@@ -285,7 +287,12 @@ class Planner:
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Return the traced drafts' scaled costs, read or measured; DataError: some are missing."""
+        """Return the costs of the traced drafts, times the plan's hypothetical factors.
+
+        They are read from `costs`; or measured along `samples` and kept in the plan's folder,
+        unless those there fit, with batches if some are asked for. UsageError: no draft can be
+        predicted, or as `measure`. DataError: the given file lacks a draft, or batches as large.
+        """
         path, sizes = self.planning.costs, sorted(self.planning.batch)
         if not any(replayable(c) and Drafting.of(c) in traces.drafts for c in self.cells):
             raise UsageError(
@@ -320,7 +327,7 @@ class Planner:
         return costs.scaled(**self.planning.factors)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
-        """Return a cell for each draft and rule, with its models."""
+        """Return the first cell for each traced draft and rule, with its loaded models."""
         traced_cells = (cell for cell in self.cells if Drafting.of(cell) in traces.drafts)
         groups = group_by(traced_cells, lambda cell: Method.of(cell).group).values()
         return [(cells[0], self._models(cells[0])) for cells in groups]
@@ -331,7 +338,11 @@ class Planner:
         return [*islice(tokens, LONGEST)]
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
-        """Return cells for real rounds: the best K of `confirm` methods, and unpredicted ones."""
+        """Return cells for real rounds: the best K of `confirm` predicted methods, and others.
+
+        These are up to `MOST_UNPREDICTED` methods without a prediction, at the K nearest `USUAL`; a
+        note names further ones. None are returned where the plan is to be `unmeasured`.
+        """
         if self.planning.unmeasured:
             return []
         cells = {Method.of(cell): cell for cell in self.cells}
@@ -349,7 +360,11 @@ class Planner:
     def _real_rounds(
         self, best: Sequence[Cell], held_back: Sequence[Sample], traces: Traces
     ) -> None:
-        """Run `best`, if any, and ArS on held-back prompts: those without a trace, else on all."""
+        """Run `best` and ArS on the held-back prompts, and save the run's name in the record.
+
+        Prompts that have a trace are left out, unless all have one. Without cells or prompts
+        nothing runs, and the name is None.
+        """
         if not best or not held_back:
             self._note(confirm=None)
             return

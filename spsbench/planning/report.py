@@ -73,13 +73,10 @@ STATUSES: Mapping[Decision, Status] = {Decision.SPECULATE: "good", Decision.DO_N
 class Planned:
     """The result of a plan: predictions, measurements, and the answer.
 
-    Args:
-        record: the inputs of the plan.
-        planning: options of how it is shown: `batch`, `every`.
-        measured: method -> figures of real rounds.
-        missing: method -> reason for missing figures.
-        folder: the plan's folder; None: made from files alone.
-        incomplete: what a stopped plan has, and how to go on.
+    `record` has the inputs of the plan; `planning` says how it is shown (`batch`, `every`).
+    `measured` maps a method to its figures of real rounds, `missing` to the reason why it has none.
+    `folder` is the plan's; None: it was made from files alone. `incomplete`: what a stopped plan
+    has, and how to go on.
     """
 
     record: PlanRecord
@@ -131,7 +128,12 @@ class Planned:
 
     @property
     def report(self) -> Report:
-        """Return the best K of each method, or every candidate, with the answer below."""
+        """Return the report: one table of candidates with remarks and a plot, and a page's section.
+
+        Rows are by predicted speed-up: the best K of each method and what was measured, or all with
+        `every`. Remarks begin with the answer and commands. With `batch` there are rows by batch
+        too; DataError: the costs have no such batches. UsageError: no constant K for them.
+        """
         answer, by_batch = self.answer, self.batches
         best = {f.method for f in self.forecasts.by_method} | self.measured.keys()
         predicted = {f.method: f for f in self.forecasts.all}
@@ -183,8 +185,8 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        A head comes first, whose acceptance no trace predicts. `options`: the user's of the
-        adapted plan, with `prompts`.
+        A head of the `adapted` plan is trained instead, since no trace predicts its acceptance. The
+        files are in that plan's folder. `options`: the user's for the adapted plan, with `prompts`.
         """
         best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
         heads = (cell for cell in cells.values() if head_part(cell.drafter))
@@ -194,7 +196,8 @@ class Planned:
     def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:
         """Return this plan of a base and its adapters' as one table, with advice for each.
 
-        `trials`: adapter -> a sentence that follows its advice.
+        `trials`: adapter -> a sentence that follows its advice. A page's first section has the
+        advice.
         """
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
@@ -212,7 +215,7 @@ class Planned:
         return replace(reports["base"], tables=[table], sections=[section, *sections])
 
     def _remarks(self) -> list[str]:
-        """Return sentences: assumptions of the predictions, then what was measured or not."""
+        """Return sentences: assumptions of the predictions, then what was measured or why not."""
         measured = self.measured
         few = min((figures.speedup.n for figures in measured.values()), default=0)
         reason = self.planning.unmeasured or "the plan was made without real rounds"
@@ -261,7 +264,7 @@ class Planned:
         return lines
 
     def _heads(self) -> dict[str, tuple[Cell, float]]:
-        """Map each measured head, by drafter and draft, to its cell of most tau, and tau - 1."""
+        """Map each measured head, "drafter draft", to its cell of most tau, and that tau less 1."""
         heads: dict[str, tuple[Cell, float]] = {}
         for name, figures in self.measured.items():
             cell, kept = self.cells[name], figures.tau.mean - 1
@@ -278,9 +281,11 @@ def drafter_in(forecasts: Forecasts) -> Prediction:
 
 
 def advise(base: Planned, adapted: Planned) -> str:
-    """Say what to do with the drafter of a base under an adapter, with predicted speed-ups.
+    """Say what to do with the base's drafter under an adapter, with predicted speed-ups.
 
-    That drafter is the best of the base's plan that has a model or a head, if there is one.
+    That drafter is the best of the base's plan that has a model or a head, else the best of all.
+    The advice: do not speculate, keep it, use the best that needs no model, or train it on the
+    texts.
     """
     ranked, target = adapted.forecasts.by_method, adapted.target
     before = drafter_in(base.forecasts)
@@ -312,7 +317,8 @@ def candidate_row(
 ) -> Summary:
     """Return the row of a candidate: its figures and forecast in columns, absent where None.
 
-    A speed-up in doubt has no interval, so that it decides nothing.
+    A measured speed-up in doubt has no interval, so that it decides nothing. Shares of a round's
+    time are left out where costs of a busy machine make one less than 0 or more than 100 %.
     """
     values: dict[str, Any] = {}
     if figures is not None:
@@ -351,7 +357,8 @@ def plan_figure(
 ) -> Figure:
     """Return a plot of tau and, where `priced`, of the speed-up, by K; K = 0 is left out.
 
-    Predicted lines, measured points, and ceilings.
+    Each draft and rule has a predicted line, points where it was `measured` (no speed-up in doubt),
+    and its ceiling; ArS is a level at 1.
     """
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
@@ -379,7 +386,7 @@ def plan_figure(
 
 
 def apply_command(cell: Cell, answer: Recommendation) -> str:
-    """Return the `sps generate` line that applies the plan; undecided: with `--compare`."""
+    """Return the answer's `sps generate` line: K = 0 without a gain, `--compare` if undecided."""
     target, draft, words = cell.target, cell.draft, ["sps", "generate"]
 
     def add(name: str, value: Any, default: Any = None) -> None:

@@ -45,13 +45,9 @@ def forecast_batches(
 ) -> BatchForecasts | None:
     """Return rows, remarks and values for batches: ArS and the methods that are best at some size.
 
-    Args:
-        sizes: texts of a batch, rising; empty: None is returned.
-        cells: the cells of all methods.
-
-    Raises:
-        UsageError: no forecast has a constant K.
-        DataError: the costs lack batches as large as these.
+    `sizes` are texts of a batch, rising; without any the result is None. Beyond `FEW` sizes only
+    the ends and measured ones have rows. `cells` are those of all methods. UsageError: no forecast
+    has a constant K. DataError: the costs lack batches as large as these.
     """
     if not sizes:
         return None
@@ -125,10 +121,10 @@ def batch_costs_of(sizes: Sequence[int], costs: Costs) -> BatchCosts:
 
 
 def engine_table(gains: Mapping[int, Mapping[Method, Estimate]]) -> tuple[str, list[list[int]]]:
-    """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
+    """Return the draft and rule that gain most over all sizes, and [from size, to size, K] by size.
 
-    `gains` is size -> method -> speed-up, sizes rising. K = 0 is plain sampling; the method is
-    empty where none gains noticeably.
+    `gains` is size -> method -> speed-up, sizes rising. K is 0, plain sampling, where no K gains
+    noticeably; the name is empty where that is at all sizes.
     """
     tops: dict[Method, list[tuple[float, int]]] = {}  # group -> (gain, K) at each size
     for by_method in gains.values():

@@ -64,7 +64,10 @@ class Forecasts:
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[Method, Measured]) -> Recommendation:
-        """Return the answer for the best method measured without doubt, else the best predicted."""
+        """Return the answer for the best method measured without doubt, else the best predicted.
+
+        Its numbers name the first by prediction where that is another method.
+        """
         forecasts = {f.method: f for f in self.all}
         counted = [method for method, figures in measured.items() if not figures.doubt]
         method = max(counted, key=lambda m: measured[m].speedup.mean, default=self.best.method)
@@ -142,10 +145,10 @@ def forecast_all(
 ) -> Forecasts:
     """Return the forecast of every method whose draft was traced with as large a K.
 
-    Args:
-        traced: drafting -> its identity, and its texts with traces.
-        notify: is called with the texts done and all of them, each along each draft.
-        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
+    `traced`: drafting -> its identity, and its texts with traces. `notify` is called with the texts
+    done and all of them, each along each draft. Intervals hold for `new_prompts` prompts; None: as
+    many as traced. `simulate` makes the rounds of schedules that are not constant; ValueError: one
+    lacks it. The best K of several is predicted to gain less on other prompts (`selection_factor`).
     """
     by_draft: dict[Drafting, list[Method]] = {}
     for method in methods:
@@ -202,7 +205,8 @@ def least_seconds(
 ) -> float:
     """Return the least seconds of all texts with the best K, 0 to `most`, of every round.
 
-    The choice knows all acceptances, which no real schedule does. `group`: a draft and a rule.
+    The choice knows all acceptances, which no real schedule does. `group`: a draft and a rule. The
+    mean over simulations of each text; DataError: no costs of the draft.
     """
     simulations = max(FEWEST_CEILING, ALL_CEILING // len(traced))
     drafter, rule = group.drafting, group.verifier

@@ -42,9 +42,8 @@ Simulate = Callable[[Spec, Acceptances, Ints, int], Rounds]
 class RoundTally:
     """The expected rounds of a method and their price, added text by text; then its prediction.
 
-    Args:
-        drafter: as the costs name it; the default is that of the method.
-        batch: texts that make their rounds together.
+    `drafter` is as the costs name it (None: the method's); `batch` texts make their rounds
+    together.
     """
 
     method: Method
@@ -65,12 +64,9 @@ class RoundTally:
     def add(self, expected: Rounds, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of a text, with their price by `costs`, to all sums.
 
-        Args:
-            context: tokens of its prompt.
-            key: numbers of its sample and repeat.
-
-        Raises:
-            RuntimeError: a prediction was made of these rounds already.
+        `context` is the number of tokens of its prompt, and `key` has the numbers of its sample and
+        repeat; from sample `MOST_ROWS` on, texts share rows. RuntimeError: a prediction was made of
+        these rounds already. DataError: no costs of the drafter.
         """
         if self._predicted:
             raise RuntimeError(f"{self.method}: rounds after their prediction")
@@ -119,8 +115,7 @@ class Prediction:
     Args:
         rounds: the rounds of the method, to which no more are added.
         baseline: the prediction of ArS over the same texts; None: this one is.
-        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
-            infinity: the intervals are those of the mean.
+        new_prompts: prompts that intervals hold for; None: as many as traced; infinity: the mean's.
         exact: whether counts are exact for these texts, so that only times are estimates.
         operations: those of a drafted token over those of a target row; 0: it is looked up.
         factor: part of the gain that is left to prompts that did not choose this K.
@@ -214,7 +209,9 @@ class Prediction:
     def speedup_in(self, batch: int) -> Estimate:
         """Return the speed-up over ArS in batches of `batch` texts, its mean at most tau.
 
-        The interval is for other prompts and timings; tau is that of single texts.
+        The interval is for other prompts and timings, or None without one of the texts; in batches
+        other than the tally's own, it is that of tau, of single texts, with the spread of the
+        costs.
         """
         by_texts = self.tau
         if batch == self.rounds.batch:
@@ -271,13 +268,10 @@ def predict(
 ) -> list[Prediction]:
     """Return the predictions of methods with one draft along its texts, in the order of `methods`.
 
-    Args:
-        methods: methods of the one draft.
-        traced: its texts with their traces, at least one.
-        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
-        notify: is called before each text.
-        plain: the prediction of ArS over these texts, if it was made before.
-        simulate: is called for a schedule that is not constant.
+    `traced` has the texts of `draft`, at least one, with their traces. Intervals hold for
+    `new_prompts` prompts; None: as many as traced. `notify` is called before each text. `plain` is
+    the prediction of ArS over these texts, if it was made before. `simulate` makes the rounds of a
+    schedule that is not constant. ValueError: as `rounds_of`. DataError: no costs of the draft.
     """
     samples = dict.fromkeys(text.key[1] for text, _ in traced)
     numbers = dict(zip(samples, range(len(samples)), strict=True))
@@ -323,12 +317,9 @@ def rounds_of(
 ) -> Rounds:
     """Return the rounds of a method along a text: exact for a constant K, else from `simulate`.
 
-    Args:
-        texts: number of traced texts, among which simulations are divided.
-        of_rule: acceptance chances under the method's rule; None: they are computed.
-
-    Raises:
-        ValueError: a schedule that is not constant, without `simulate`.
+    `texts` is the number of traced texts, among which simulations are divided. `of_rule` has the
+    acceptance chances under the method's rule; None: they are computed. ValueError: a schedule that
+    is not constant, without `simulate`.
     """
     room, rule = room_along(text, trace), rule_of(method, draft)
     if method.k is not None:
@@ -358,14 +349,13 @@ def rule_of(method: Method, draft: DraftOf) -> str:
 
 
 def selection_factor(seconds: Floats) -> float:
-    """Return what part of the gain of the best candidate is left on prompts that did not choose it.
+    """Return what part of the best candidate's gain is left on prompts that did not choose it.
 
-    The best of several looks better on the prompts that it was chosen by than it is. Each prompt is
+    `seconds`: [candidates, prompts, 2] of ArS and of the candidate (`Prediction.by_prompt`). The
+    best of several looks better on the prompts that it was chosen by than it is. Each prompt is
     left out in turn, and counted with the candidate that the others choose. That overstates what is
     lost where a prompt that decides the choice is left out, so half of it counts, on a log scale.
-
-    Args:
-        seconds: [candidates, prompts, 2] of ArS and of the candidate (`Prediction.by_prompt`).
+    At most 1, which it is with less than two candidates or prompts.
     """
     count = seconds.shape[1]
     if len(seconds) < 2 or count < 2:
@@ -389,14 +379,10 @@ def predict_for_others(
 ) -> Estimate:
     """Return an interval for the figure that other prompts will have, from that of the mean.
 
-    A figure of few prompts varies by their texts, and by the acceptances along each text. Without
-    an interval of the mean there is none.
-
-    Args:
-        texts: number of traced prompts.
-        new_prompts: number of other prompts; None: as many; infinity: the interval of the mean.
-        variance: variance of the number of rounds, given the traced texts, summed over them.
-        rounds: expected number of rounds, summed likewise.
+    `texts` is the number of traced prompts, `new_prompts` that of others; None: as many; infinity:
+    the interval of the mean. A figure of few prompts varies by their texts, and by the acceptances
+    along each text: `variance` is that of the number of rounds given the texts, and `rounds` the
+    expected number, both summed over texts. Without an interval of the mean there is none.
     """
     new = texts if new_prompts is None else new_prompts
     by_chance = TWO_SIDED * float(np.sqrt(variance * texts / new)) / rounds
@@ -415,7 +401,8 @@ def _with_errors(
 ) -> Estimate:
     """Return `mean` with the error of texts, times `wider`, and another, both on a log scale.
 
-    Errors are relative and independent, so their squares add; no interval of texts, none at all.
+    Errors are relative and independent, so their squares add; `below` and `above` are logarithms of
+    the other one. If the texts have no interval, there is none.
     """
     if by_texts.low is None or by_texts.high is None:
         return Estimate(mean, None, None, by_texts.n)

@@ -44,11 +44,9 @@ UNLIMITED = 1 << 40  # tokens of a budget that is not recorded
 class ReplayedRule(NamedTuple):
     """The chances of a verifier along a text of the target, by which a plan forecasts its rounds.
 
-    Args:
-        chances: (p, q), both [L], of the text's tokens -> [L] factors whose products over the
-            first 1, ..., i slots are the chance to keep i slots.
-        slot_by_slot: whether slots are tested one by one; else i slots are kept with the least
-            product, and 1 at most.
+    `chances` maps (p, q), both [L], of the text's tokens to [L] factors whose products over the
+    first 1, ..., i slots are the chance to keep i slots. With `slot_by_slot` slots are tested one
+    by one; else i slots are kept with the least product, and 1 at most.
     """
 
     chances: Callable[[Floats, Floats], Floats]
@@ -94,11 +92,10 @@ class Acceptances:
     ) -> "Acceptances":
         """Return the chances of a draft whose distribution depends on the text alone.
 
-        Args:
-            p, q: [L] probabilities of the generated tokens; `match` needs no q (None).
-            rule: a name in `RULES`.
-            stops: [L] slots after which a schedule ends the draft, by the distribution of the next
-                slot. Drafted tokens are then estimates: no trace holds the path behind a rejection.
+        `p` and `q` are [L] probabilities of the generated tokens (`match` needs no q: None), `rule`
+        is a name in `RULES`, `most` is M, and `overlap` is kept as it is. `stops`: [L] slots after
+        which a schedule ends the draft, by the distribution of the next slot. Drafted tokens are
+        then estimates: no trace holds the path behind a rejection.
         """
         chances, slot_by_slot = RULES[rule]
         ratios = chances(p, np.ones_like(p) if q is None else np.maximum(q, LEAST))
@@ -114,12 +111,10 @@ class Acceptances:
 
     @classmethod
     def deterministic(cls, hits: Counts, proposed: Counts, most: int) -> "Acceptances":
-        """Return the chances, 0 and 1, of a deterministic draft.
+        """Return the chances, 0 and 1, of a deterministic draft of up to `most` tokens.
 
-        Args:
-            hits: [L] first tokens of the proposal at each position that the text has too.
-            proposed: [L] tokens of the proposal, of which a shorter draft is the beginning.
-            most: M, the most tokens of a draft.
+        `hits`: [L] first tokens of the proposal at each position that the text has too. `proposed`:
+        [L] tokens of the proposal, of which a shorter draft is the beginning.
         """
         matching = np.asarray(hits, np.int64)[:, None]
         return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
@@ -130,7 +125,8 @@ def acceptances_of(
 ) -> Acceptances:
     """Return the acceptance chances of a traced draft of up to `most` tokens.
 
-    `schedule`: text of a schedule whose stops are traced; "" or one without stops ends no draft.
+    `rule` counts for sampled drafts alone. `schedule`: text of a schedule whose stops are traced;
+    "" or one without stops ends no draft.
     """
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)
@@ -170,10 +166,7 @@ class Rounds:
         """Return the distinct [U, 3] (requested, drafted, context // STEP), and how often, [U].
 
         Requested are the slots that the draft computes; how often is an expected number of rounds.
-
-        Args:
-            context: tokens of the prompt.
-            alike: all contexts are priced alike, and count as 0.
+        `context` is the number of tokens of the prompt; with `alike` all contexts count as 0.
         """
         passes, drafted = self.acceptances.passes, self.drafted
         computed = self.requested
@@ -214,10 +207,9 @@ class Rounds:
         return float((tested * overlap).sum()), float(tested.sum())
 
     def totals(self, seconds: Floats) -> Totals:
-        """Return the sums that `metrics.sums.totals` returns of measured rounds.
+        """Return the sums that `metrics.sums.totals` returns of measured rounds, without a prefill.
 
-        Args:
-            seconds: [parts, turns] of all rounds (`price`).
+        `seconds`: [parts, turns] of all rounds (`price`), of which medians over turns count.
         """
         accepted, drafted = float(self.slots[0].sum()), float(self.weights @ self.drafted)
         count, tokens = float(self.weights.sum()), float(self.emitted.sum())
@@ -271,9 +263,8 @@ def price(
 ) -> Floats:
     """Return [parts, turns] seconds of rounds of these sizes, each times its weight, summed.
 
-    Args:
-        sizes, weights: [U, 3] and [U], as `Rounds.sizes` returns them.
-        batch: texts that make their rounds together.
+    `sizes` and `weights` are [U, 3] and [U], as `Rounds.sizes` returns them; `batch` is the number
+    of texts that make their rounds together. DataError: no costs of the drafter.
     """
     total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))
     for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):
@@ -283,13 +274,11 @@ def price(
 
 
 def rounds(acceptances: Acceptances, k: int, room: Ints) -> Rounds:
-    """Return the rounds of a text of L tokens under a constant K, exactly.
+    """Return the rounds of a text of L tokens under a constant K, exactly, with their variance.
 
-    Five tokens, K = 2, each slot kept with chance 1/2: a round advances 1, 2 or 3 with chance 1/2,
-    1/4, 1/4. Rounds start at 0 .. 4 with weights 1, 1/2, 1/2, 5/8, 9/16: 3.19 rounds, tau 5 / 3.19.
-
-    Args:
-        room: [L] the most tokens to draft from each position.
+    `room` has [L] the most tokens to draft from each position. Five tokens, K = 2, each slot kept
+    with chance 1/2: a round advances 1, 2 or 3 with chance 1/2, 1/4, 1/4. Rounds start at 0 .. 4
+    with weights 1, 1/2, 1/2, 5/8, 9/16: 3.19 rounds, tau 5 / 3.19.
     """
     length, requested = len(acceptances.longest), np.minimum(k, room)
     drafted = np.minimum(requested, acceptances.longest)[:, None]
@@ -324,12 +313,9 @@ def simulate_rounds(
     """Return the rounds under a schedule that looks back, from simulated generations.
 
     Only where rounds start, and with what K, is simulated: what they keep is its expectation.
-
-    Args:
-        schedule: its `k(history)` is asked before each round.
-        round_type: `loop.types.Round`, of which the histories are that a schedule reads.
-        along, room: chances along the text, and [L] the most tokens to draft from each position.
-        simulations: number of generations, with seeds 0, 1, ...
+    `schedule.k(history)` is asked before each round; a history has a `round_type` for each round
+    (`loop.types.Round`), with token ids 0. `along` has the chances along the text, `room` [L] the
+    most tokens to draft from each position. `simulations` generations have seeds 0, 1, ...
     """
     counts, numbers = Counter[tuple[int, int]](), []
     chances, longest, limits = along.kept.tolist(), along.longest.tolist(), room.tolist()
@@ -357,11 +343,10 @@ def simulate_rounds(
 def least_cost(acceptances: Acceptances, room: Ints, cost: Floats, simulations: int) -> float:
     """Return the least cost of a text under any choice of each round's K, acceptances known.
 
-    The mean over simulations, of which each samples every position's acceptance once, since the
-    target fills a rejected one; a rule that does not test slot by slot has one sample a start.
-
-    Args:
-        cost: [L, M + 1] cost of a round from each position, by drafted tokens.
+    `cost` is [L, M + 1], that of a round from each position, by drafted tokens; `room` has [L] the
+    most tokens to draft. The mean over simulations, of which each samples every position's
+    acceptance once, since the target fills a rejected one; a rule that does not test slot by slot
+    has one sample a start. Their seed is fixed.
     """
     length, most = len(acceptances.longest), cost.shape[1] - 1
     noise = np.random.default_rng(0).random((simulations, length + 1))

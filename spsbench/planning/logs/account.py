@@ -49,7 +49,7 @@ def is_known(key: str) -> bool:
 
 
 def unpack_json(value: object) -> object:
-    """Return the messages or the object of an API that a text holds as JSON; else the value."""
+    """Return what a text holds as JSON if that is messages or an object of an API; else `value`."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     if not any(f'"{name}"' in value for name in names.in_json):
@@ -89,14 +89,10 @@ def value_at(value: object, path: str) -> Any:
 
 
 class Account:
-    """The fields of an entry that were read.
+    """The fields of an `entry`, the object of a line, that were read.
 
-    Args:
-        entry: the object of a line. A text that holds JSON of an API is replaced by what it holds.
-
-    Attributes:
-        texts: the texts that were read.
-        others: parts of a request or an answer that are no text, as images, in words.
+    A text that holds JSON of an API is replaced in it by what it holds. `texts` are those that were
+    read; `others` are parts of a request or an answer that are no text, as images, in words.
     """
 
     def __init__(self, entry: dict[str, Any]) -> None:
@@ -111,14 +107,10 @@ class Account:
     def get(
         self, holder: dict[str, Any], *fields: str, whole: bool = False, api: bool = False
     ) -> Any:
-        """Return and mark as read the first field that is a text, list or object, not empty.
+        """Return the first of the fields that is a text, list or object, not empty; else None.
 
-        None: there is none.
-
-        Args:
-            fields: names; that one is read.
-            whole: all below it is read, too.
-            api: a text may hold JSON of an API, which then replaces it in `holder`.
+        It is marked as read, and a text is added to `texts`; with `whole` all below it is marked
+        too. With `api`, JSON of an API in a text replaces it in `holder`, and is returned.
         """
         for name in fields:
             value = holder.get(name)
@@ -135,12 +127,10 @@ class Account:
         return None
 
     def at(self, paths: Sequence[str]) -> Any:
-        """Return what is at the first path with a value, and note it as read; None: none has one.
+        """Return what is at the first path with a value, and mark it as read; None: none has one.
 
-        JSON of an API in a text on the way is replaced by what it holds.
-
-        Args:
-            paths: as `value_at` takes them. Empty: the entry itself.
+        `paths` are as `value_at` takes them; empty: the entry itself. JSON of an API in a text on
+        the way is replaced by what it holds, and a text is added to `texts`.
         """
         if not paths:
             return self.entry
@@ -158,10 +148,10 @@ class Account:
         return value
 
     def unread(self) -> tuple[list[str], list[str]]:
-        """Return the fields with text that were not read: outside bodies, and inside them.
+        """Return the paths of text that was not read: outside bodies; and inside, after `others`.
 
-        A body is an object of a request or an answer. A text inside one that was read says nothing
-        new.
+        A body is an object of a request or an answer. A text that is part of one that was read says
+        nothing new. At most `MOST_UNREAD` paths are looked for.
         """
         fields: dict[str, bool] = {}
         for path, in_body in self._unread(self.entry, "", False, False):

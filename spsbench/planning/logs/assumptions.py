@@ -48,15 +48,13 @@ def assumed_costs(
     models: Sequence[str],
     most: int,
 ) -> tuple[Costs, str]:
-    """Return costs of rounds, and what they rest on; empty: costs are assumed, none were named.
+    """Return costs of rounds, and in words what they rest on; "": none were named or measured.
 
-    Args:
-        path: a measured table's.
-        models: names of draft models; look-ups are free where no table has them.
-        most: the largest K.
-
-    Raises:
-        UsageError: two sources of costs, or batches that they do not know.
+    The source is `roofline` or the ratios of `log_options`, or a measured table in the file `path`;
+    else `ASSUMED_DRAFT` and `ASSUMED_ROW`. `models` are names of draft models, `most` is the
+    largest K, and `batches` are texts of a batch, which a roofline alone prices. Look-ups are free,
+    but for those that the table has. UsageError: two sources, batches without a roofline, or as
+    `parse_roofline`. SpsError: an unusable table.
     """
     draft, row, roofline = log_options.draft_ratio, log_options.row_ratio, log_options.roofline
     by_ratios = draft is not None or row is not None
@@ -94,8 +92,8 @@ def assumed_costs(
 def parse_roofline(text: str) -> dict[str, float]:
     """Return the fields of `h100,params=8e9,kv_bytes=131072`, or of `bandwidth=...,flops=...`.
 
-    Raises:
-        UsageError: an unknown device or field, a number that is none, or one that lacks.
+    UsageError: an unknown device or field, a number that is not finite or below 0, or no bandwidth,
+    operations (`flops`) or `params`. Other fields have defaults.
     """
     fields = dict(FIELDS)
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -130,10 +128,8 @@ def roofline_costs(
 ) -> Costs:
     """Return the costs of a roofline: exact at whole tokens, and to a token of context.
 
-    Args:
-        drafters: drafter -> whether it runs the draft model.
-        batches: texts of a batch.
-        most: the largest K.
+    `drafters`: drafter -> whether it runs the draft model, else it is free. `batches` are texts of
+    a batch, to which 1 is added; `most` is the largest K.
     """
     sizes = sorted({1, *batches})
 
@@ -151,7 +147,7 @@ def roofline_costs(
 def seconds(
     fields: Mapping[str, float], params: float, rows: int, context: float, batch: int
 ) -> float:
-    """Return the seconds of a pass over `rows` rows of each text of the batch."""
+    """Return a roofline's seconds of a pass over `rows` rows of each of `batch` texts."""
     if not params:
         return 0.0
     cached = context if math.isnan(fields["context"]) else fields["context"]
@@ -180,11 +176,7 @@ def passes(fields: Mapping[str, float], batch: int, most: int) -> Surface:
 
 
 def rates_of(text: str) -> list[float]:
-    """Return acceptance rates: `0.5,0.7,0.9`.
-
-    Raises:
-        UsageError: something else, or a rate outside 0..1.
-    """
+    """Return acceptance rates: `0.5,0.7,0.9`; UsageError: something else, or one outside 0..1."""
     try:
         rates = [float(part) for part in text.split(",")]
     except ValueError:
@@ -197,7 +189,7 @@ def rates_of(text: str) -> list[float]:
 def formula_values(
     rates: Sequence[float], ks: Sequence[int], draft: float, row: float
 ) -> dict[str, Any]:
-    """Return E[tokens], speed-up and work as lists [alpha][K], and the best K; None without one."""
+    """Return E[tokens], speed-up and work as lists [alpha][K], best K (None: no gain), inputs."""
     depths = np.array(ks)
     tokens = expected_tokens(np.array(rates)[:, None], depths)
     gains = (tokens / (1 + depths * (draft + row))).tolist()
@@ -214,7 +206,7 @@ def formula_values(
 
 
 def formula_tables(values: Mapping[str, Any]) -> list[TextTable]:
-    """Return the tables of `formula_values`: a row a rate, a column a K."""
+    """Return tables of E[tokens], speed-up and best K, and work: a row a rate, a column a K."""
     heads = ["alpha", *(f"K = {k}" for k in values["k"])]
     costs = (
         f"a drafted token costs {values['draft_ratio']:g} and a further row "

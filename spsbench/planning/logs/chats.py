@@ -35,7 +35,7 @@ class Chat(str):
 
     @classmethod
     def of(cls, messages: list[dict[str, Any]], tools: list[Any]) -> "Chat":
-        """Return a chat, whose text ends where the answer begins."""
+        """Return a chat, tools first, whose text ends where the answer begins."""
         parts = [f"tools: {json.dumps(tools, ensure_ascii=False)}\n"] if tools else []
         for message in messages:
             parts += [f"{message['role']}: ", *message_texts(message), "\n"]
@@ -49,11 +49,9 @@ class Chat(str):
 
 
 class Reply(str):
-    """An answer as one text.
+    """An answer as one text, and as a `message` that a template takes.
 
-    Attributes:
-        parts: its texts, each of which is tokenized by itself: thoughts, words, calls of tools.
-        message: the same as a template takes it.
+    `parts` are its texts, each tokenized by itself: thoughts, words, calls of tools.
     """
 
     parts: list[str]
@@ -69,7 +67,7 @@ class Reply(str):
 
 
 def message_texts(message: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a message that are not empty: thoughts, words, calls of tools."""
+    """Return a message's texts that are not empty: thoughts, words, calls of tools as JSON."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
     texts = [message.get("reasoning_content", ""), message["content"]]
     for call in calls:
@@ -95,7 +93,7 @@ class Content:
         )
 
     def message(self, role: str) -> dict[str, Any]:
-        """Return the message, as OpenAI's API has it."""
+        """Return the message, as OpenAI's API has it: role, content, thoughts and calls if any."""
         message: dict[str, Any] = {"role": role, "content": "".join(self.texts)}
         if self.thoughts:
             message["reasoning_content"] = "\n".join(self.thoughts)
@@ -137,10 +135,10 @@ def choose_message(item: Any) -> Any:
 
 
 def read_into(account: Account, value: Any, content: Content, texts: list[str]) -> None:
-    """Read a text, a message, a part of one or a list of these.
+    """Add what a text, a message, a part of one or a list of these holds to `content`.
 
-    Args:
-        texts: the list of the content to which plain texts are added.
+    Plain texts are added to `texts`, one of the lists of `content`. Fields are marked as read in
+    the `account`; parts without text are noted there. Anything else is ignored.
     """
     if isinstance(value, str):
         texts.append(value)
@@ -154,7 +152,10 @@ def read_into(account: Account, value: Any, content: Content, texts: list[str]) 
 def _read_object(
     account: Account, part: dict[str, Any], content: Content, texts: list[str]
 ) -> None:
-    """Read a part: a call, a result, a thought, else words and what it holds."""
+    """Add a part's words to `texts`, its thoughts, calls and results to `content`, and mark them.
+
+    Words of a thinking part are thoughts. A part without text is noted in the `account`.
+    """
     kind = part.get("type")
     kind = kind if isinstance(kind, str) else ""
     if kind in names.calls:
@@ -186,7 +187,7 @@ def _read_object(
 
 
 def call_of(account: Account, call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call of a tool as OpenAI's API has it."""
+    """Return a call of a tool as OpenAI's API has it; mark its fields as read."""
     inner = account.get(call, "function", *names.calls)
     inner = inner if isinstance(inner, dict) else call
     name, arguments = inner.get("name"), account.get(inner, *names.arguments, whole=True)
@@ -195,7 +196,7 @@ def call_of(account: Account, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of(account: Account, result: dict[str, Any]) -> str:
-    """Return what a tool answered, as one text."""
+    """Return what a tool answered, as one text or as JSON; mark it as read with all below it."""
     value = account.get(result, *names.result_texts, whole=True)
     if isinstance(value, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in value]
@@ -205,10 +206,11 @@ def result_of(account: Account, result: dict[str, Any]) -> str:
 
 
 def to_messages(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return a conversation as OpenAI's API has it; an item without a role joins its neighbour.
+    """Return a conversation's messages as OpenAI's API has them, and mark what is read.
 
-    Raises:
-        LeftOutError: something that is no message.
+    An item without a role joins its neighbour of the same role, which is the assistant's for
+    thoughts and calls, else the user's. Results of tools become messages of `tool`. LeftOutError:
+    an item that is neither an object nor a text.
     """
     contents: list[tuple[str, Content]] = []
     named = True  # whether the last item has a role
@@ -233,8 +235,8 @@ def to_messages(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
 def request_prompt(account: Account, sent: Any) -> str | list[int] | None:
     """Return the prompt of a request in any API: a text, a chat or ids; None without one.
 
-    Raises:
-        LeftOutError: several prompts, or something that is none.
+    What is read is marked in the `account`. LeftOutError: several prompts, ids or messages that are
+    none. A system text, a history or tools make it a chat.
     """
     if isinstance(sent, str):
         return sent or None
@@ -269,7 +271,10 @@ def request_prompt(account: Account, sent: Any) -> str | list[int] | None:
 
 
 def _prompt_of_list(account: Account, items: list[Any]) -> str | list[int] | None:
-    """Return the prompt that a list is: ids, one text, or messages."""
+    """Return the prompt that a list is: ids, one text, or messages; None: it is empty.
+
+    LeftOutError: several prompts, or ids or messages that are none.
+    """
     if not items:
         return None
     if type(items[0]) is int:
@@ -282,7 +287,7 @@ def _prompt_of_list(account: Account, items: list[Any]) -> str | list[int] | Non
 
 
 def turns_of(pairs: Sequence[Any]) -> list[Any]:
-    """Return the messages of a conversation that may have pairs of question and answer."""
+    """Return a conversation whose pairs of texts have become two messages: a user's, an answer."""
     turns: list[Any] = []
     for pair in pairs:
         if isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair):
@@ -294,10 +299,9 @@ def turns_of(pairs: Sequence[Any]) -> list[Any]:
 
 
 def field_ids(account: Account, entry: dict[str, Any], key: str) -> list[int] | None:
-    """Return a field of token ids, None without one.
+    """Return a field of token ids, and mark it as read; None: it is not there, or null.
 
-    Raises:
-        LeftOutError: anything but a list of ids.
+    LeftOutError: anything but a list of ids, which may be empty.
     """
     ids = entry.get(key)
     if ids is None:
@@ -317,8 +321,8 @@ Holders = tuple[dict[str, Any], ...]
 def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tuple[Any, Holders]]:
     """Yield each answer of a response in any API, and the objects around it, the nearest first.
 
-    An answer is a text, a message, parts or ids: whatever holds none of the known fields. Of a
-    list of messages it is the last. `outer`: objects around `value`.
+    An answer is a text, a message, parts or ids: whatever holds none of the known fields. Of a list
+    of messages it is the last. `outer`: objects around `value`. What is read is marked.
     """
     value = unpack_json(value)
     if isinstance(value, list):
@@ -354,7 +358,7 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
 
 
 def reply_of(account: Account, answer: Any) -> Reply | None:
-    """Return an answer; None where it holds no text."""
+    """Return an answer with what it holds marked as read; None where it holds no text."""
     content = Content()
     read_into(account, answer, content, content.texts)
     if not (content.texts or content.thoughts or content.calls):

@@ -81,7 +81,7 @@ def fields_of(entry: object) -> str:
 def iterate_entries(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield (entry, why it is left out, or "") of a line: its value, or what a container holds.
 
-    A list is the messages of one entry.
+    A list is the messages of one entry. Of a file of `vllm bench serve` each text is an entry.
     """
     if not isinstance(value, dict):
         yield ({"messages": value} if isinstance(value, list) else value), ""
@@ -104,7 +104,7 @@ def iterate_entries(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """Yield what is at a path, through all items of lists."""
+    """Yield all values at a path of keys, through all items of lists on the way."""
     if isinstance(value, list):
         for item in value:
             yield from values_at(item, path)
@@ -115,7 +115,7 @@ def values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def nest(attributes: Any) -> Any:
-    """Return the attributes of a span as objects; OpenTelemetry lists them, with dots in names."""
+    """Return the attributes of a span, dotted names or OpenTelemetry's list, as nested objects."""
     if isinstance(attributes, list):
         with suppress(KeyError, TypeError, AttributeError, StopIteration):
             attributes = {item["key"]: next(iter(item["value"].values())) for item in attributes}
@@ -133,7 +133,7 @@ def nest(attributes: Any) -> Any:
 
 
 def numbered_to_lists(value: Any) -> Any:
-    """Return objects whose keys are all numbers as lists, at every level."""
+    """Return objects whose keys are all numbers as lists in their order, at every level."""
     if not isinstance(value, dict):
         return value
     items = {key: numbered_to_lists(item) for key, item in value.items()}
@@ -143,13 +143,11 @@ def numbered_to_lists(value: Any) -> Any:
 
 
 def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
-    """Return the name of a line's form, and its requests, one or more.
+    """Return the name of a line's form, and its requests, one or more, with what is not read.
 
-    Args:
-        index: number of the line, a name where it has none.
-
-    Raises:
-        LeftOutError: it holds none.
+    `index` is the number of the line, a name where it has none. The usage of a line with several
+    requests is of all of them, so it is dropped. LeftOutError: no generation, one out of a cache,
+    or no usable request.
     """
     if "attributes" in entry:
         entry = {**entry, "attributes": nest(entry["attributes"])}
@@ -175,8 +173,8 @@ def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
 def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     """Yield a request for each answer of a line; from the second on with /1, /2 ... in its id.
 
-    Raises:
-        LeftOutError: no answer, in words, or one that is none.
+    LeftOutError: no answer (the reason in words), or a prompt, an answer or a temperature that is
+    none.
     """
     entry = account.entry
     sent = account.at(form.request)
@@ -238,9 +236,7 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
     """Return the request of one answer, whose ids and usage an outer object may have.
 
     `values`: its other fields; a prompt that is no chat gives way to the log's own ids of it.
-
-    Raises:
-        LeftOutError: an answer that is neither a text nor ids, or not what a model wrote.
+    LeftOutError: no text and no ids, ids that are none, or as `check_answers_whole`.
     """
     reply = choice if isinstance(choice, Reply) else reply_of(account, choice)
     ids, logprobs = None, None
@@ -275,8 +271,9 @@ def without_prompt(
 ) -> tuple[str | list[int], bool]:
     """Return an answer without the prompt that it goes on from, and whether it began with one.
 
-    Of a chat its last message counts, the assistant's or, with `echoes` (the request asked for
-    the prompt too), any. Without `echoes`, fewer than `LEAST_ECHO` characters are no prompt.
+    Of a chat its last message counts, the assistant's or, with `echoes` (the request asked for the
+    prompt too), any. Without `echoes`, fewer than `LEAST_ECHO` characters are no prompt. An answer
+    that is the prompt alone is kept.
     """
     before: Any = prompt
     if isinstance(prompt, Chat) and prompt.messages:
@@ -296,10 +293,10 @@ def ending(holder: Mapping[str, Any]) -> object:
 
 
 def check_answers_whole(holders: Holders, text: str | None) -> None:
-    """Refuse answers that no model wrote, or not as they are logged.
+    """Raise LeftOutError for an answer that no model wrote, or not as it is logged.
 
-    Raises:
-        LeftOutError: a piece of a stream, an error, a filtered or a shortened text.
+    `holders` tell a piece of a stream, an error, a filtered or a truncated answer; marks in `text`
+    that the log has shortened it.
     """
     for holder in holders:
         kind = str(holder.get("object", ""))
@@ -318,7 +315,7 @@ def check_answers_whole(holders: Holders, text: str | None) -> None:
 
 
 def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
-    """Return the tokens that the nearest object with a usage states; None: none does."""
+    """Return the tokens that the nearest object or its usage has under one of `keys`, else None."""
     for holder in holders:
         for place in (holder, *(holder.get(key) for key in names.usages)):
             for key in keys if isinstance(place, dict) else ():
@@ -341,10 +338,9 @@ def processed_by(*entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def temperature_of(*entries: Mapping[str, Any]) -> float | None:
-    """Return the temperature that the first of some objects names; None without one.
+    """Return the temperature that the first of some objects, or their sampling, names; else None.
 
-    Raises:
-        LeftOutError: it is none.
+    LeftOutError: it is no number from 0 to `MAX_TEMPERATURE`.
     """
     for entry in (*entries, *(entry.get(key) for entry in entries for key in names.sampling)):
         if isinstance(entry, dict) and entry.get("temperature") is not None:
@@ -382,7 +378,10 @@ def logged_logprobs(values: object) -> list[float] | None:
 
 
 def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Request]:
-    """Yield each answer, its prompt the turns before it; LeftOutError: no answer, or too many."""
+    """Yield a request for each answer of a conversation, whose prompt is the turns before it.
+
+    LeftOutError: turns that are no messages, no answer, or more than `MAX_ANSWERS`.
+    """
     turns = account.at(form.turns)
     if not isinstance(turns, list):
         raise LeftOutError("conversations that are no list")

@@ -50,7 +50,10 @@ def open_log(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 
 @contextmanager
 def writer_of(path: Path) -> Iterator[None]:
-    """Wait until a named pipe has a writer, and keep what it writes until this block ends."""
+    """Wait for a named pipe's writer, and hold the pipe open in this block; skip other files.
+
+    TimeoutError: no writer for `SILENCE` seconds.
+    """
     if not path.is_fifo():
         yield
         return
@@ -65,8 +68,8 @@ def writer_of(path: Path) -> Iterator[None]:
 def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tuple[int, Any]]:
     """Yield the values of a file with the numbers of their lines or rows, or from 0 in a document.
 
-    Raises:
-        DataError: a file of another kind, in one line.
+    `leave_out` is called with the reason for each line without a value, and for an empty file.
+    DataError: a table or document that cannot be read.
     """
     number, line = 0, file.readline(LINE_BYTES).removeprefix(codecs.BOM_UTF8)
     while line and not line.strip():
@@ -82,7 +85,7 @@ def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tupl
 
 
 def is_document(line: bytes) -> bool:
-    """Return whether a first line begins a document of several lines, or is a list too large."""
+    """Return whether a first line begins a document: `{` alone, or a list that is no whole line."""
     start = line.strip()
     if start[:1] == b"{":
         return start == b"{"
@@ -100,8 +103,8 @@ def line_values(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the values of lines with their numbers; those of a list of objects one by one.
 
-    Args:
-        line: the first of them.
+    `line` is the first of them, with its `number`; others come from `file`. Blank lines are
+    skipped. `leave_out` is called with the reason for lines that are too long or no JSON.
     """
     while line:
         if len(line) == LINE_BYTES and not line.endswith(b"\n"):
@@ -140,7 +143,7 @@ def conversations(values: Iterator[Any]) -> Iterator[Any]:
 
 
 def table_rows(path: Path) -> Iterator[Any]:
-    """Yield the rows of CSV or parquet as objects; DataError: standard input.
+    """Yield the rows of CSV or parquet as objects; DataError: standard input, or a bad table.
 
     Names such as `Prompt` are in lower case; counts of tokens are numbers.
     """
@@ -157,11 +160,8 @@ def table_rows(path: Path) -> Iterator[Any]:
 def document_values(first: bytes, file: IO[bytes], path: Path) -> Iterator[Any]:
     """Yield the values of a JSON document, those of a list one by one: one is in memory at a time.
 
-    Args:
-        first: the bytes that were read already.
-
-    Raises:
-        DataError: no JSON, or a value beyond the bounds.
+    `first` has the bytes that were read from `file` already. DataError, with `path`: no JSON, a
+    list without an end, or a value beyond `LINE_BYTES` or `MAX_VALUES`.
     """
     decode = codecs.getincrementaldecoder("utf-8")().decode
     scan = json.JSONDecoder().raw_decode

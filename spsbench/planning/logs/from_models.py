@@ -45,11 +45,8 @@ class DraftModel:
     def load(cls, name: str, options: dict[str, Any], access: Access) -> "DraftModel":
         """Load a model by name, as a plain target.
 
-        Args:
-            options: options of cells: `dtype`, `device`, `weights`, `engine`, logits processors ...
-
-        Raises:
-            SpsError: no model that can be loaded.
+        `options` are those of cells: `dtype`, `device`, `weights`, `engine`, logits processors ...
+        SpsError: no model that can be loaded.
         """
         plain = {"target": name, "draft": None, "drafter": "none", "k": 0}
         cell = resolve(make_request(**{**options, **plain}))
@@ -60,7 +57,7 @@ class DraftModel:
         return cls(name, session, loaded.vocab_size, loaded.tokenizer, by)
 
     def fits(self, prompt: Sequence[int], answer: Sequence[int]) -> str:
-        """Return why a text cannot be read; empty if it can."""
+        """Return why a text cannot be read: ids, length or no prompt; empty if it can."""
         length = len(prompt) + len(answer)
         if max(*prompt[:1], *answer, max(prompt, default=0)) >= self.vocab_size:
             return f"token ids beyond the {self.vocab_size:,} of {self.name}"
@@ -73,7 +70,7 @@ class DraftModel:
     def along(
         self, prompt: Sequence[int], answer: Sequence[int], warp: WarpSettings
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return [L] p of the answer's tokens, and whether each is the likeliest token."""
+        """Return [L] p of the answer's tokens under `warp`, and [L] which are the likeliest."""
         warped = Warp(**asdict(warp))
         text = torch.tensor([*prompt, *answer], dtype=torch.int64)
         first = len(prompt)
@@ -94,13 +91,12 @@ class DraftModel:
 
 
 def run_requests(folder: Path, access: Access) -> Iterator[Request]:
-    """Yield the texts of a run with the target's distribution: plain ones, or of exact rules.
+    """Yield the texts of a run with the target's distribution: plain ones, or else of exact rules.
 
     Prompts are made again by the run's task and the target's tokenizer. Probabilities are those of
-    the run's own sampling, after temperature and cuts, where the run traced them.
-
-    Raises:
-        SpsError: a run, a task or a tokenizer that cannot be used.
+    the run's own sampling, after temperature and cuts, where the run traced them. Failed and empty
+    texts are left out. DataError: a run without such texts, or without a tokenizer. SpsError: a
+    run, a task or a tokenizer that cannot be used.
     """
     manifest = Manifest.load(folder)
     cells = manifest.configurations(folder)

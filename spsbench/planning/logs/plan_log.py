@@ -37,20 +37,17 @@ def plan_log(
 ) -> LogAnswer:
     """Say from logs of served requests what speculation would have gained.
 
+    The answer has `sentence()`, `tables()`, `pasted()`, `values()`. UsageError: options that say
+    nothing of a log, or contradict each other. SpsError: files, drafters or models that cannot be
+    used.
+
     Args:
-        log: files of requests, `-` for standard input; recognised by content.
+        log: files of requests, `-` for standard input, or runs of sps bench; told by content.
         watch: is called with the reader after each request.
         stop: polled; true ends the reading, and the answer is of what was read.
         options: options of `sps plan --log`: `drafter`, `draft`, `verifier` (lists), `k`,
             `tokenizer`, `prompts`, `costs`, `draft_ratio`, `row_ratio`, `roofline`, `batch`, those
             of the sampling, and of models that are loaded.
-
-    Returns:
-        The answer: `sentence()`, `tables()`, `pasted()`, `values()`.
-
-    Raises:
-        UsageError: options that say nothing of a log, or contradict each other.
-        SpsError: files, drafters or models that cannot be used.
     """
     remaining = {name: value for name, value in options.items() if is_given(value)}
     if refused := sorted(remaining.keys() - TAKEN):

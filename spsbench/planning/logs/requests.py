@@ -32,19 +32,14 @@ BATCHES = {"OpenAI batch output", "Anthropic batch"}
 class RequestReader:
     """The requests of some files, in the order of their lines.
 
-    Answers of an OpenAI batch that come before their requests wait for them.
+    Answers of an OpenAI batch that come before their requests wait for them. `paths` are files, `-`
+    for standard input, or pipes; gzip is recognised by its first bytes. `prompts` has prompts by id
+    or by number, for logs that hold none. `folders` reads a folder; None: folders are refused.
+    `unread_counts`: whether requests count that have text which is not read.
 
-    Args:
-        paths: files, `-` for standard input, or pipes; gzip is recognised by its first bytes.
-        prompts: prompts by id or by number, for logs that hold none.
-        folders: reads a folder; None: folders are refused.
-        unread_counts: whether requests count that have text which is not read.
-
-    Attributes:
-        left_out: how many lines were left out, by reason.
-        unread: how many requests have text in a field that is not read, by its name.
-        formats: names of the formats that were read.
-        unanswered: requests of batches without an answer.
+    `left_out` counts the lines that were left out, by reason; `unread` the requests with text in a
+    field that is not read, by its name; `formats` the lines of each format; `unanswered` the
+    requests of batches without an answer.
     """
 
     paths: Sequence[Path]
@@ -84,7 +79,7 @@ class RequestReader:
             yield request
 
     def leave_out(self, reason: object, fields: str = "") -> None:
-        """Count a line that holds no usable request, with the fields that it has."""
+        """Count a line without a usable request, and its fields; late reasons count as others."""
         words = f"{reason}; {fields}" if fields else str(reason)
         if words not in self.left_out and len(self.left_out) >= MAX_REASONS:
             words = OTHER_REASONS
@@ -104,10 +99,10 @@ class RequestReader:
         return "; ".join(words) or "it is empty"
 
     def _count_unread(self, request: Request) -> str:
-        """Count the fields of a request that are not read; or return why it is left out.
+        """Count the fields of a request that are not read, return ""; or say why it is left out.
 
-        It is, without `unread_counts`, where such a field may be of the prompt or the answer; and
-        where its trace held the same answer before.
+        It is left out where, without `unread_counts`, such a field may be of the prompt or the
+        answer, and where its trace held the same answer before.
         """
         if request.unread_inside and not self.unread_counts:
             return (
@@ -124,7 +119,11 @@ class RequestReader:
         return ""
 
     def _requests(self) -> Iterator[Request]:
-        """Yield all requests, waiting answers of a batch last; leave out, by reason, the others."""
+        """Yield all requests, those that waited in a batch last; count by reason what is left out.
+
+        Folders are read by `folders`. `done` follows the bytes that were read; at the end
+        `unanswered` is set. SpsError: a file that cannot be read.
+        """
         before = 0
         for path in self.paths:
             if self.folders is not None and str(path) != "-" and path.is_dir():
@@ -154,7 +153,10 @@ class RequestReader:
         self.unanswered = len(self._sent.keys() - self._answered)
 
     def _of(self, entry: object, number: int) -> Iterator[Request]:
-        """Yield the requests of an entry; a batch's input waits for its answer, by its id."""
+        """Yield the requests of an entry; keep a half of a batch's request until the other comes.
+
+        `number` is that of its line. LeftOutError: it is no object, or holds no usable request.
+        """
         if not isinstance(entry, dict):
             raise LeftOutError("no JSON object")
         sent = entry.get("body", entry.get("params"))
@@ -174,10 +176,10 @@ class RequestReader:
                 self._waiting.append((custom_id, request))
 
     def _keep(self, custom_id: str, entry: dict[str, Any], body: object) -> None:
-        """Keep the prompt of a batch's request until its answer comes.
+        """Keep the prompt and the sampling of a batch's request until its answer comes.
 
         An id that names another request is that of a later batch if the first was answered; else
-        neither is kept.
+        neither is kept. LeftOutError: a prompt or a temperature that is none.
         """
         account = Account(entry)
         sampling = [body] if isinstance(body, dict) else []
@@ -191,8 +193,7 @@ class RequestReader:
     def _joined(self, custom_id: str, answer: Request) -> Request:
         """Return an answer with the prompt and the sampling of its request, its own without one.
 
-        Raises:
-            LeftOutError: two requests have the id.
+        LeftOutError: two requests have the id.
         """
         sent = self._sent.get(custom_id, (None, None, (), ()))
         if sent is None:

@@ -26,10 +26,8 @@ LIMITS = ("mean", "low", "high")
 class LogAnswer:
     """The answer of a replayed log.
 
-    Args:
-        plan: after `LogPlan.run`.
-        costs: the costs in words; empty: none were named, and K is chosen by an assumption.
-        every: whether detailed tables show all methods, not the best `SHOWN`.
+    `plan` is one after `LogPlan.run`. `costs` says what the costs are; empty: none were named, and
+    K is chosen by an assumption. `every`: detailed tables show all methods, not the best `SHOWN`.
     """
 
     plan: LogPlan
@@ -58,7 +56,7 @@ class LogAnswer:
         return self.plan.batches if self.costs else ()
 
     def sentence(self) -> str:
-        """Return what to do, in a sentence or two."""
+        """Return what to do, in two sentences: by costs, or without them by tokens a round."""
         row = self.rows[0]
         method, value = row.prediction.method, row.prediction.tau
         start = (
@@ -116,7 +114,7 @@ class LogAnswer:
         return method_table("Tokens a round by K", heads, firsts, cells)
 
     def _by_group(self) -> list[TextTable]:
-        """Return a table of tokens a round by group; none for fewer than two groups."""
+        """Return a table of tokens a round by group, 1 without rounds; [] for under two groups."""
         groups = sorted(self.rows[0].by_group)
         cells = [
             [
@@ -209,7 +207,7 @@ class LogAnswer:
         return engine_settings(method.drafting, method.k or 0)
 
     def figure(self) -> Figure:
-        """Return tau, and the speed-up where costs are known, by K."""
+        """Return a plot of tau, and of the speed-up where costs are known, by K."""
         predictions = [row.prediction for rows in self.methods for row in rows]
         return plan_figure(TITLE, predictions, {}, {}, priced=bool(self.costs))
 
@@ -239,7 +237,7 @@ class LogAnswer:
         }
 
     def _values(self, method: Method, row: LogRow) -> dict[str, Any]:
-        """Return a row as plain values."""
+        """Return a row of `method` as plain values; a speed-up for each batch by its size."""
         return {
             "drafter": str(method.drafting),
             "rule": method.verifier,
@@ -277,8 +275,7 @@ def percent(share: float | None) -> str:
 def engine_settings(drafting: Drafting, k: int) -> list[str]:
     """Return lines with vLLM's and llama.cpp's settings; none for what they cannot draft.
 
-    Args:
-        k: tokens a round.
+    `k` is the number of drafted tokens a round. llama.cpp has one for a draft model alone.
     """
     model, name, args = drafting.model, drafting.drafter.name, dict(drafting.drafter.args)
     config: dict[str, Any] = {"method": "draft_model" if model else name}

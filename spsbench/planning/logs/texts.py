@@ -65,11 +65,7 @@ class LogContext:
 
 
 def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter:
-    """Open a drafter that reads the text alone.
-
-    Raises:
-        UsageError: one that a log cannot replay.
-    """
+    """Open a drafter that reads the text alone; UsageError: one that a log cannot replay."""
     drafter: Drafter = make("drafters", spec, LogContext(vocab_size))
     if not drafter.tree and looks_up(drafter):
         return drafter  # type: ignore[return-value]
@@ -92,8 +88,7 @@ class LogRow:
     def add(self, expected: Rounds, context: int, group: str | None) -> None:
         """Add the rounds of a request, and to its group, from the 65th on to `OTHER_GROUPS`.
 
-        Args:
-            context: tokens before the first round.
+        `context` is the number of tokens before the first round.
         """
         self.rounds.add(expected, context, (self.rounds.texts, 0))
         length = len(expected.acceptances.longest)
@@ -141,16 +136,11 @@ class LogText(NamedTuple):
 class LogPlan:
     """The candidates of a log along its texts, and what the texts lack.
 
-    Args:
-        costs: costs of rounds, a free look-up's among them.
-        batches: texts of a batch.
-        drafters: name -> a deterministic drafter.
-        models: draft models (`from_models.DraftModel`).
-        rules: verifiers of sampled drafts.
-        warp: sampling of requests whose lines name no temperature.
-        processed: models draft under logits processors.
-        tokens: turns requests into ids.
-        watch: is called with `reader` after each request.
+    `drafters` maps a name to a deterministic drafter; `models` are draft models
+    (`from_models.DraftModel`), verified by `rules`, and `processed` if they draft under logits
+    processors. `warp` is the sampling of requests whose lines name no temperature. `tokens` turns
+    requests into ids. `costs` are those of rounds, a free look-up's among them, and `batches` texts
+    of a batch. `watch` is called with `reader` after each request.
     """
 
     reader: RequestReader
@@ -182,8 +172,8 @@ class LogPlan:
     def run(self) -> "LogPlan":
         """Replay all requests until `stop`, fill `rows` and the counts, and return the plan.
 
-        Raises:
-            DataError: no usable request, or none that any method can be replayed on.
+        Requests without usable ids are left out by reason. `watch` is called with the reader after
+        each other one. DataError: no usable request, or none that any method can be replayed on.
         """
         for request in self.reader:
             if self.stop():
@@ -226,7 +216,7 @@ class LogPlan:
         return self
 
     def _add(self, text: LogText) -> None:
-        """Draft along a text by every drafter and model; add up the rounds, count its sampling."""
+        """Add rounds of every drafter and model along a text; count its temperature, processors."""
         baseline = self._baseline(("", ANY_RULE), text)
         for name, drafter in self.drafters.items():
             drafter.begin(text.prompt, NO_PREFILL)
@@ -243,7 +233,7 @@ class LogPlan:
             self._add_model(model, text, warp)
 
     def _baseline(self, method: tuple[str, str], text: LogText) -> RoundTally:
-        """Return plain sampling along the texts of a method, this one among them."""
+        """Add a text to plain sampling along the texts of a (draft, rule); return that tally."""
         if method not in self._plain:
             self._plain[method] = self._tally(ARS)
         baseline, first = self._plain[method], text.request.first
@@ -259,9 +249,10 @@ class LogPlan:
         baseline: RoundTally,
         reach: int | None = None,
     ) -> None:
-        """Add a draft along the text of a request, for each K.
+        """Add a draft along the text of a request, for each K, to the method's row, new or not.
 
-        `reach`: positions of the answer that the draft's own context holds; None: all.
+        `by_k` has the chances for each of `ks`. `reach`: positions of the answer that the draft's
+        own context holds; None: all.
         """
         request, tokens = text.request, len(text.answer)
         budget = tokens if request.ended_by_limit else request.budget or UNLIMITED
@@ -285,7 +276,11 @@ class LogPlan:
         return RoundTally(method=method, costs=self.costs, drafter=drafter, batch=self.batches[0])
 
     def _add_model(self, model: Any, text: LogText, warp: WarpSettings) -> None:
-        """Add a draft model's rounds along a text by each rule that q allows, or count why not."""
+        """Add a draft model's rounds along a text by each rule that q allows, or count why not.
+
+        A text that it cannot read counts in `unread`, one without q in `without_q`. `match` needs
+        no q, nor does temperature 0, where drafts are kept that are the model's likeliest tokens.
+        """
         request, prompt, answer = text
         if why := model.fits(prompt, answer):
             self.unread[why] += 1
@@ -317,13 +312,11 @@ def priced_model(name: str) -> Drafting:
 def target_chances(
     request: Request, answer: Sequence[int], warp: WarpSettings, processed: bool = False
 ) -> tuple[Floats | None, str]:
-    """Return the target's probabilities of an answer's tokens; or None, and why.
+    """Return the target's probabilities of an answer's tokens and ""; or None, and why.
 
-    Those of a run hold under any sampling. Those of a log count at the usual `warp` alone: most
-    servers log them before temperature, cuts and penalties.
-
-    Args:
-        processed: penalties, biases or bans changed the distribution.
+    Those of a run hold under any sampling. Those of a log count at the usual `warp` alone, and not
+    where penalties, biases or bans changed the distribution (`processed`): most servers log them
+    before all of these.
     """
     if request.probabilities is not None:
         return np.maximum(request.probabilities, LEAST), ""
@@ -337,10 +330,9 @@ def target_chances(
 
 
 def prompts_by_id(path: Path | None) -> Mapping[str, str]:
-    """Return the prompts of a file by id and by number, for logs that hold none.
+    """Return the prompts of a file by id and by number, for logs that hold none; {} without a file.
 
-    Raises:
-        SpsError: a file that cannot be used.
+    SpsError: a file that cannot be used.
     """
     if path is None:
         return {}

@@ -25,10 +25,8 @@ UNLIKE = 0.05  # share of requests with other counts above which the answer begi
 class Stated:
     """Counts of tokens that a log states, compared with the tokenizer's.
 
-    Attributes:
-        requests: number of requests with a count.
-        unlike: number of those whose count differs by more than `SLACK` and `FEW`.
-        stated, counted: tokens of these by the log and by the tokenizer.
+    Of `requests` with a count, `unlike` differ by more than `SLACK` and `FEW`; these have `stated`
+    tokens by the log and `counted` by the tokenizer.
     """
 
     requests: int = 0
@@ -45,7 +43,7 @@ class Stated:
                 self.stated, self.counted = self.stated + stated, self.counted + counted
 
     def warning(self, what: str) -> str:
-        """Return a line if more than `UNLIKE` of the requests differ; else nothing."""
+        """Return a line on tokens `what` if more than `UNLIKE` of the requests differ; else ""."""
         if self.unlike <= UNLIKE * self.requests:
             return ""
         return (
@@ -81,10 +79,10 @@ class LogTokenizer:
         return cls(tokenizer, vocab_size, template if has_template else None)
 
     def of(self, request: Request) -> tuple[list[int], list[int]]:
-        """Return the ids of prompt and answer.
+        """Return the ids of prompt and answer, and compare their numbers with the log's own.
 
-        Raises:
-            LeftOutError: there are none, or ids beyond the vocabulary.
+        LeftOutError: no ids and no tokenizer, an answer without a round, ids beyond the vocabulary,
+        or a text or chat that cannot be tokenized. A prompt that is not known has no ids.
         """
         answer = self._answer(request)
         if answer is None:
@@ -114,7 +112,11 @@ class LogTokenizer:
         return self._texts(parts(answer) if written is None else [written])
 
     def _prompt(self, prompt: str | Sequence[int] | None) -> list[int] | None:
-        """Return a prompt's ids, empty for None; None: a text without a tokenizer."""
+        """Return a prompt's ids, empty for None; None: a text without a tokenizer.
+
+        A chat is tokenized as the template writes it, if there is one. LeftOutError: it refuses, or
+        half a surrogate pair.
+        """
         if not isinstance(prompt, str):
             return list(prompt or ())
         if self.template is None or not isinstance(prompt, Chat):
@@ -127,7 +129,11 @@ class LogTokenizer:
         return ids + (self._texts([begun] if begun else []) or [])
 
     def _written(self, prompt: object, answer: str) -> str | None:
-        """Return thoughts and calls of an answer as the template writes them; None: it does not."""
+        """Return an answer's thoughts, words and calls as one text, as the template writes them.
+
+        None: there is no template, no chat, or neither thoughts nor calls; the answer was begun by
+        the prompt; or the template writes other words. LeftOutError: the template refuses the chat.
+        """
         if self.template is None or not isinstance(prompt, Chat) or not isinstance(answer, Reply):
             return None
         if len(answer.parts) == 1 and "tool_calls" not in answer.message:
@@ -172,7 +178,7 @@ def parts(text: str) -> list[str]:
 def for_template(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return messages with the arguments of calls as objects, and the answer that is begun.
 
-    An answer is begun by a last message of the assistant, which the others are without.
+    An answer is begun by a last message of the assistant, which the others are without; else "".
     """
     copies = json.loads(json.dumps(list(messages)))
     for message in copies:
@@ -193,10 +199,9 @@ def refusals() -> Iterator[None]:
 
 
 def log_tokenizer(name: str | None, access: Access) -> LogTokenizer:
-    """Return the tokenizer of a file, a folder or a model; None: logs must hold ids.
+    """Return the tokenizer of a file, a folder or a model (fetched); None: one for ids alone.
 
-    Raises:
-        SpsError: none is there, or one that cannot be read.
+    A folder's or model's chat template is used too. SpsError: none is there, or an unreadable one.
     """
     if name is None:
         return LogTokenizer()

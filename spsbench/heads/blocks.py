@@ -92,11 +92,8 @@ class TargetLayer(nn.Module):
 
     `config` is that of a model with the prediction layers alone, `number` counts the layer among
     these and among the cache's. Raises ValueError or AttributeError as transformers does, from a
-    config that it cannot build.
-
-    Attributes:
-        norm: the class of its norms, whose weights may count from zero.
-        config: what its modules read as they run.
+    config that it cannot build. `norm` is the class of its norms, whose weights may count from
+    zero; its modules read the attribute `config` as they run.
     """
 
     _model: Any  # no module of this one: names, conversions and rotary angles are asked of it

@@ -174,7 +174,10 @@ class DFlashNetwork(Marginal):
         return self.ranked(self.rows(token, place, target)[-self.deepest :][:count], target.head)
 
     def rows(self, token: Tensor, place: int, target: Target) -> Tensor:
-        """Return [block, H] normed rows, whose last `deepest` draft; the cache grows by them."""
+        """Return the [block, H] normed rows of one pass, of which the last `deepest` draft.
+
+        The first is the pending `token` at `place`, the others are masks; the cache grows by them.
+        """
         masks = token.new_full((self.shape.block,), self.shape.mask)
         x = target.embed(torch.cat([token[None], masks[1:]]))
         turns = self.rotary(torch.arange(place, place + len(x), device=token.device), x.dtype)

@@ -43,7 +43,7 @@ class EagleShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> EagleShape:
-    """Return the shape of one or more layers over `fc`, by config and tensors; `layers`: unused."""
+    """Return the shape by config, tensors and the user's `order`; DataError: a value is wrong."""
     config, where = files.config, files.where
     return EagleShape(
         layer=as_filed(headers, layer_shape(config, where)),
@@ -68,7 +68,7 @@ class EagleNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run `fc` over both halves, in the shape's order, then all layers; [m, H], not normed."""
+        """Run `fc` over both halves in the shape's order, then layers over `cache`: [m, H], raw."""
         both = [features, embedded] if self.shape.feature_first else [embedded, features]
         x: Tensor = self.fc(torch.cat(both, -1))
         for layer in self.stack:

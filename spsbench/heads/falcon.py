@@ -103,8 +103,7 @@ def recurrence(files: Files) -> str:
 class FalconNetwork(HeadModule):
     """`lstm` [2H -> H], then a layer without a norm before its attention; the target's head.
 
-    Attributes:
-        block: k, the tokens that a pass predicts.
+    `block` is k, the number of tokens that a pass predicts.
     """
 
     def __init__(self, shape: FalconShape, layers: int) -> None:

@@ -168,13 +168,10 @@ def recognise_head(
     """Return files and family of the head in `folder`; torch is imported for pickled weights only.
 
     `names` are target and head, as the user gave them; `drafter` is to read the head; its
-    arguments, `overrides`, resolve what the file leaves open.
-
-    Raises:
-        DataError: no head that is known, one with two added projections or an unknown model type, a
-            pickle without `allow_pickle`, or another target's name in the file; the last not for a
-            target in a folder, nor with the override `anyway`.
-        UsageError: a head of another drafter.
+    arguments, `overrides`, resolve what the file leaves open. UsageError: a head of another
+    drafter. DataError: no head that is known, one with two added projections or an unknown model
+    type, a pickle without `allow_pickle`, or another target's name in the file; the last not for a
+    target in a folder, nor with the override `anyway`.
     """
     files = open_files(folder, overrides)
     family = family_in(files)

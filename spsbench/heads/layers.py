@@ -178,8 +178,7 @@ class Rotary(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention over a cache; its input may be wider than the head.
 
-    Attributes:
-        attend: as a function of transformers' `AttentionInterface`; an engine may exchange it.
+    `attend` is a function of transformers' `AttentionInterface`, which an engine may exchange.
     """
 
     is_causal = False  # but for its mask; transformers' name

@@ -232,7 +232,7 @@ class MtpNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run `fc` over both normed halves, then the layer; [m, H] normed, raw if fed back so."""
+        """Run `fc` and the layer over `cache`; return [m, H], normed unless it is fed back raw."""
         if self.shape.masked_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]

@@ -19,9 +19,8 @@ Rows = Callable[[Tensor], Tensor]
 class HeadModule(nn.Module):
     """The base of networks that rank tokens: all of the target's, or a reduced vocabulary.
 
-    Args:
-        shape: shape of the head, as its files describe it.
-        layers: number of layers of the target; its last hidden state is the normed one.
+    `shape` is that of the head, as its files describe it; `layers` the number of the target's
+    layers, the last of whose hidden states is the normed one.
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
@@ -101,17 +100,12 @@ class HeadNetwork(HeadModule):
     def step(
         self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
-        """Run one pass over m rows and append their keys and values to `cache`.
+        """Run one pass over m rows, append their keys and values to `cache`, and return [m, H].
 
-        Args:
-            features: [m, H].
-            embedded: [m, H] embeddings of the tokens after them.
-            places: places of the rows, as `rotary` gives them.
-            cache: cache of the head's layers.
-            sees: what each row attends to, as `Attention` takes it; None: everything.
-
-        Returns:
-            [m, H] features of those tokens, as the next pass takes them.
+        `features` are [m, H], `embedded` [m, H] the embeddings of the tokens after them, `places`
+        what `rotary` gives for the rows; `sees` is what each row attends to, as `Attention` takes
+        it; None: everything. The result are the features of those tokens, as the next pass takes
+        them.
         """
 
     @torch.inference_mode()
@@ -148,11 +142,9 @@ class Target(NamedTuple):
 class ParallelNetwork(HeadModule):
     """The base of parallel heads; H its width, Ht the target's, Vd its vocabulary, S its state.
 
-    Attributes:
-        deepest: the greatest depth of a draft.
-        marginal: the probs of a depth depend on no drafted token.
-        rolls: states end in logits, and all steps after the first are one pass, ("step", 1), over
-            tokens and states.
+    `deepest` is the greatest depth of a draft. `marginal`: the probs of a depth depend on no
+    drafted token. `rolls`: states end in logits, and all steps after the first are one pass,
+    ("step", 1), over tokens and states.
     """
 
     deepest: int
@@ -167,13 +159,11 @@ class ParallelNetwork(HeadModule):
 
     @abstractmethod
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
-        """Compute what a round needs, once.
+        """Compute what a round needs, once: it is `seen` in the other methods.
 
-        Args:
-            newest: [H] as `read` returned it.
-            token: [] the pending one, which has no features yet.
-            place: the position of that token's row.
-            count: the greatest depth that the round may ask for.
+        `newest` is [H] as `read` returned it, `token` [] the pending one, which has no features
+        yet, `place` the position of that token's row, and `count` the greatest depth that the round
+        may ask for.
         """
 
     def start(self, seen: Any, token: Tensor, target: Target) -> Tensor:

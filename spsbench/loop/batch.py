@@ -97,14 +97,9 @@ class Batch:
     def ask(self, order: int, kind: Hashable, inputs: Any, together: CommonPass) -> Any:
         """Wait, in a row, for a common pass, and return its part of the result, or raise the error.
 
-        Outside of rows the pass is made at once, for this caller alone.
-
-        Args:
-            order: the kind with the least order is made first.
-            kind: passes of one kind are made together.
-            inputs: the arguments of this row.
-            together: makes the pass of all rows that wait for this kind, from a list of their
-                inputs.
+        Outside of rows the pass is made at once, for this caller alone. Passes of one `kind` are
+        made together, the least `order` first, by `together`, from a list of the `inputs` of the
+        rows that wait for it.
         """
         if self._hub is None or getcurrent().parent is not self._hub:
             return together([inputs])[0]

@@ -152,9 +152,10 @@ class Constraint:
             self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def _make(self, output: Path) -> Tensor | None:
-        """Compute the mask of `output` and count it in `made`; None as in `mask`.
+        """Compute the mask of `output`, [V] bool, and count it in `made`; None: nothing may follow.
 
         Where `_closing_token` names a token, it is the only one allowed; for `END` the EOS ids are.
+        An `output` that has ended has no mask.
         """
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None

@@ -241,10 +241,11 @@ def fetch_numbers(parts: Sequence[Tensor]) -> list[list[float]]:
 
 
 def draft_probs(draft: Draft, q: Tensor, likeliest: int) -> DraftProbs:
-    """Return each drafted token, its probability by draft (1: by rule) and by `q` [N+1, V], parent.
+    """Return each drafted token with its probability by the draft and by `q` [N+1, V], for audits.
 
-    With `likeliest` above 0 also, for each of the N + 1 rows of `q`, so many of its likeliest
-    tokens (V at most): id, probability, id, probability, the likeliest first.
+    The former is 1 for a deterministic draft; parents are None for a chain. With `likeliest` above
+    0 also, for each of the N + 1 rows of `q`, so many of its likeliest tokens (V at most): id,
+    probability, id, probability, the likeliest first.
     """
     at = draft.tokens[:, None]
     rows = q[:-1] if draft.parents is None else q[send(draft.parents + 1, q.device)]

@@ -74,7 +74,7 @@ def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | 
 
 
 def go_on_of(schedule: Schedule) -> GoOn:
-    """Return the schedule's `go_on`; `always` if it is the default; a foreign one under `blame`."""
+    """Return the schedule's `go_on`, `always` for the default; a foreign one raises PlugInError."""
     if getattr(schedule.go_on, "__func__", None) is Schedule.go_on:
         return always
     if not is_foreign(schedule):
@@ -90,9 +90,10 @@ def go_on_of(schedule: Schedule) -> GoOn:
 def relaxing_of(
     verifier: Verifier, warp: Callable[[Tensor], Tensor]
 ) -> Callable[[Draft, Tensor, Tensor], Tensor] | None:
-    """Return (draft, `q`, its logits) -> [N+1, V] probs to verify with; None: a rule never relaxes.
+    """Return a function of a draft, `q` and its logits to the probs [N+1, V] to verify with.
 
-    They differ from `q` only at temperature 0, where a rule sees no more than the likeliest token.
+    None: the rule is not `Relaxing`. The probs differ from `q` only at temperature 0, where a rule
+    sees no more than the likeliest token.
     """
     rule: object = inspect.unwrap(verifier)
     if not isinstance(rule, Relaxing):

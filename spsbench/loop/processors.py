@@ -50,15 +50,10 @@ class TextProcessors:
     def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
         """Return [n, V] logits under the processors, a copy in float32 (float64 stays).
 
-        A row in which every token is banned stays as it is, and is noted for `check`. The tokens by
-        which `text` extends the text of the call before are counted; if it does not extend it,
-        counts begin anew.
-
-        Args:
-            logits: [n, V], row i after `text` and `paths[i]`; with fewer columns than there are
-                tokens, the others are left out.
-            text: prompt and answer so far.
-            paths: tokens after `text`.
+        Row i follows `text`, prompt and answer so far, and the tokens `paths[i]`; with fewer
+        columns than there are tokens, the others are left out. A row in which every token is banned
+        stays as it is, and is noted for `check`. The tokens by which `text` extends the text of the
+        call before are counted; if it does not extend it, counts begin anew.
         """
         self._follow(text)
         by, width = self._by, logits.shape[-1]
@@ -107,7 +102,7 @@ class TextProcessors:
                 )
 
     def _penalise(self, x: Tensor, paths: Sequence[Path]) -> None:
-        """Apply penalties to [n, V] in place: row i at tokens of the text and of `paths[i]`."""
+        """Penalise [n, V] in place at tokens of the text, and row i at those of `paths[i]` too."""
         width, counts = x.shape[-1], self._counts[:, : len(self._columns)]
         ids, times = send(torch.from_numpy(counts[:, counts[0] < width]), x.device)
         penalised = self._penalised(x[:, ids], times)
@@ -141,7 +136,11 @@ class TextProcessors:
         return x
 
     def _bans(self, path: Path) -> set[int]:
-        """Return ids banned after text and `path`: early EOS, ends of bad words, old n-grams."""
+        """Return the ids of the tokens that may not follow the text and `path`.
+
+        They are EOS ids before the answer has its least number of tokens, the last token of a bad
+        word whose others come before, and tokens that would repeat an n-gram.
+        """
         by, length, banned = self._by, len(self._text), set[int]()
         if length - self._start + len(path) < by.least:
             banned |= by.eos
@@ -159,7 +158,7 @@ class TextProcessors:
         return banned
 
     def _follow(self, text: Sequence[int]) -> None:
-        """Count the tokens by which `text` extends the counted text; else count it all anew."""
+        """Count tokens and n-grams by which `text` extends the counted text; else all anew."""
         if list(text[: len(self._text)]) != self._text:
             self._restart()
         n = self._by.ngram - 1

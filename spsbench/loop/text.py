@@ -64,7 +64,11 @@ class Detokenizer:
         return self._release(self._decode(self._window)) if self._pending else ""
 
     def _release(self, text: str) -> str:
-        """Return what `text` has more than was released; shorten the window; nothing is pending."""
+        """Return what `text`, that of the window, has beyond what was released; none is pending.
+
+        The window becomes the newest tokens if they alone decode to the end of `text`; beyond
+        `LONGEST` tokens it begins anew.
+        """
         # Bytes at the end of the prompt may have become a character: it is part of what is new.
         same = common_prefix(self._text, text)
         released = text[max(self._whole, same) :]
@@ -80,7 +84,7 @@ class Detokenizer:
         return released
 
     def _begin(self, ids: Sequence[int]) -> None:
-        """Make the window the last `LEAD` ids or more, so many that it begins with a character."""
+        """Make the window the last `LEAD` ids, or more, so many that it begins with a character."""
         last = max(0, len(ids) - LEAD)
         for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
             self._window = list(ids[start:])
@@ -104,10 +108,8 @@ class Detokenizer:
 class Transcript:
     """The pieces of a generation that are safe to show, cut at the first stop string.
 
-    A suffix that may become a stop string is withheld until that is decided.
-
-    Args:
-        ends: tokens without a text whose names are among the stop strings.
+    A suffix that may become a stop string is withheld until that is decided. `ends` are tokens
+    without a text whose names are among the stop strings.
     """
 
     def __init__(
@@ -124,7 +126,11 @@ class Transcript:
         self.stopped = False
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
-        """Add a token; return what may be shown now, [] once stopped, as by a token of `ends`."""
+        """Add a token; return the pieces that may be shown now, [] if the text stopped before.
+
+        A stop string, which is not shown, stops the text; a token of `ends` does so after what was
+        withheld.
+        """
         if self.stopped:
             return []
         if token in self._ends:

@@ -44,11 +44,8 @@ class TreeTables(NamedTuple):
 class Tree:
     """N nodes in draw order, parents before children; a node's row is its number + 1.
 
-    Row 0 is the context, the parent -1.
-
-    Attributes:
-        children: [N + 1] of each row, in the order in which they were drawn.
-        depth: [N + 1] tokens on the path to each row.
+    Row 0 is the context, the parent -1. `children` [N + 1] are those of each row, in the order in
+    which they were drawn; `depth` [N + 1] is the number of tokens on the path to each row.
     """
 
     def __init__(self, parents: tuple[int, ...]) -> None:

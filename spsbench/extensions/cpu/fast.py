@@ -60,7 +60,10 @@ SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that the
 
 
 def report_kernels() -> Iterator[tuple[str, str]]:
-    """Yield whether there are compiled kernels, or why not, and how they prefetch weights."""
+    """Yield (name, text): whether there are compiled kernels, else why not; how they read weights.
+
+    The latter for each dtype, kept from before or measured now.
+    """
     kernels = load_kernels()
     if isinstance(kernels, str):
         yield "kernels", f"none: {kernels}"
@@ -90,10 +93,11 @@ class Fast(Engine):
         known: Mapping[str, Any] | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Pack `model` in place and choose its threads; return the choice as JSON.
+        """Pack `model` in place and choose its threads; return the choice as JSON values.
 
-        Raises:
-            UnsupportedModelError: eager sessions cannot run it either.
+        `known`, what an earlier call returned, or `threads`, the user's number, leave no threads to
+        choose. A model on a GPU is prepared as `static` does; one that this engine cannot run is
+        left stock for `eager`. UnsupportedModelError: eager sessions cannot run it either.
         """
         if model.device.type == "cuda" and model not in KINDS:
             return Static().prepare(model)  # the kernels are for processors
@@ -107,7 +111,8 @@ class Fast(Engine):
     def pack(self, module: Any) -> None:
         """Pack a drafter's own network in place, with kernels for its parts and its passes.
 
-        `module.dtype` is that of its numbers; its linear layers may be over codes.
+        `module.dtype` is that of its numbers; its linear layers may be over codes, which become
+        plain weights where no kernel takes them. On a GPU `static` packs it.
         """
         if next(module.parameters()).device.type == "cuda":
             Static().pack(module)
@@ -141,13 +146,12 @@ def pack_and_capture(
     """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
 
     The model's own forward pass stays the reference: what leaves its rounding is undone, and a
-    model that sessions of this engine cannot run goes to `eager`, with the reason.
-
-    Args:
-        model: any. A prepared model is kept apart from a plain one (`ModelCache`): another
-            engine, or transformers' own `generate`, must not be timed over packed weights.
-        previous: what an earlier run of this experiment chose, whose threads are taken over.
-        threads: what the user asked for; None: chosen here.
+    model that sessions of this engine cannot run goes to `eager`, with the reason. The choice is
+    registered for the model and returned; a model that has one already is left alone. The threads
+    of `previous`, what an earlier run of this experiment chose, are taken over; `threads` are the
+    user's, None: chosen here, unless OMP_NUM_THREADS is set. A prepared model is kept apart from a
+    plain one (`ModelCache`): another engine, or transformers' own `generate`, must not be timed
+    over packed weights.
     """
     if choice := engine_config_of(model):
         return choice
@@ -195,10 +199,11 @@ def pack_and_capture(
 
 
 def with_threads(choice: EngineConfig, weight_bytes: int) -> EngineConfig:
-    """Watch the machine; return `choice` with `threads` (None: as torch's) and others' as `beside`.
+    """Measure how busy the machine is; return `choice` with its threads, and others' in `beside`.
 
-    Threads are those that have a processor of their own; weights of fewer bytes than `SMALL` give
-    no more than `FEW_THREADS` enough to do.
+    Threads, None for torch's number, are those that have a processor of their own; weights of fewer
+    bytes than `SMALL` give no more than `FEW_THREADS` enough to do. `beside` is 0 on an idle
+    machine.
     """
     others, usual = contention.at_work(), torch.get_num_threads()
     free = contention.threads_left(usual, others, os.cpu_count() or 1, contention.quota())
@@ -219,10 +224,11 @@ class Packing:
 
 
 def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packing:
-    """Pack `model`, and exchange its activations, norms and attention for kernels.
+    """Pack `model`, and exchange its activations, norms and attention for kernels, all in place.
 
-    With `check` each step is checked, and undone where it does not hold; a `problem` of the packing
-    then says that no session runs the model, which is stock again.
+    With `check` each step is checked, and undone where it does not hold; a `problem` of the
+    returned packing says that no session runs the model, which is stock again. Its `reason` says
+    why nothing is packed.
     """
 
     def holds() -> bool:
@@ -260,7 +266,7 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
 def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
     """Pack the linear layers of `model` and its codes; write layouts, count, reason into `packing`.
 
-    Inputs of codes may be `rounded` to 8 bits.
+    Inputs of codes may be `rounded` to 8 bits. RuntimeError: torch lacks a feature here.
     """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
@@ -273,14 +279,14 @@ def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = Tru
 
 
 def restore_model(model: PreTrainedModel, packing: Packing, reason: str) -> None:
-    """Restore the stock layers of `model`, codes as plain weights; write the reason down."""
+    """Make `model` stock again, codes plain weights; `packing` has `reason` then, and no layers."""
     restore(model)
     dequantise(model)
     packing.layouts, packing.count, packing.reason = {}, 0, reason
 
 
 def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
-    """Have experts counted, and pack those kernels take; return shape -> "panels", {} if none."""
+    """Count experts of passes, pack those that kernels take; return shape -> "panels", or {}."""
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
@@ -302,8 +308,8 @@ def may_exchange_attention(model: PreTrainedModel) -> bool:
 def fails_in_session(model: PreTrainedModel, *, narrow: bool = False) -> str | None:
     """Return why sessions of this engine cannot run `model`, by a trial; None: they can.
 
-    A model with sliding windows is tried with windows of a few tokens too; if `narrow` with those
-    alone, and a model without windows not at all.
+    A model with sliding windows is tried with windows of a few tokens too; if `narrow`, with those
+    alone, and a model without windows is not tried.
     """
     try:
         if not narrow:

@@ -12,12 +12,12 @@ from spsbench.loop.sampling import MANY, Warp
 
 
 class KernelWarp(Warp):
-    """A `Warp` whose laws come from a kernel where there is one, equal up to rounding."""
+    """A `Warp` whose distributions come from a kernel where there is one, equal up to rounding."""
 
     __slots__ = ()
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Map [..., V] logits to laws, as `Warp` does."""
+        """Map [..., V] logits to distributions, as `Warp` does."""
         rows = logits if logits.dim() == 2 else logits.reshape(-1, logits.shape[-1])
         if not self._takes(rows):
             return Warp.__call__(self, logits)
@@ -30,7 +30,7 @@ class KernelWarp(Warp):
         return laws.view(logits.shape)
 
     def _takes(self, rows: Tensor) -> bool:
-        """Return whether the kernel warps `rows` [n, V], and is faster than torch."""
+        """Return whether the kernel can warp `rows` [n, V], and does so faster than torch."""
         cuts_nucleus = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
         return (
             (cuts_nucleus or rows.shape[-1] >= MANY)  # with few tokens torch is as fast

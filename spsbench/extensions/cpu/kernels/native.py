@@ -56,10 +56,9 @@ class NoKernelError(Exception):
 
 @functools.cache
 def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
-    """Return a C function of `ARGUMENTS` for a dtype.
+    """Return the C function `name` of `ARGUMENTS` for a dtype; kernels are compiled if need be.
 
-    Raises:
-        NoKernelError: the function is not available on this machine.
+    NoKernelError: there is none for this dtype, or on this machine.
     """
     if dtype not in KINDS:
         raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
@@ -91,7 +90,7 @@ def load_kernels() -> "ctypes.CDLL | str":
 
 
 def _find_kernels() -> "ctypes.CDLL | str":
-    """Return the kernels, compiled or cached; or why there are none."""
+    """Return the kernels, cached or compiled, if need be in a temporary folder; or why not."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
@@ -108,7 +107,10 @@ def _find_kernels() -> "ctypes.CDLL | str":
 
 
 def _load_library(compiler: str, place: Path, key: str) -> ctypes.CDLL:
-    """Load the library with this key from the folder `place`, compiled where no whole one is."""
+    """Load the library with this key from `place`, compiled if no undamaged one is there.
+
+    With a compiler that needs LLVM's OpenMP, KMP_BLOCKTIME becomes 0 unless it is set.
+    """
     path = _whole(place, key) or _compile(compiler, place, key)
     if needs_llvm_openmp(compiler):
         os.environ.setdefault("KMP_BLOCKTIME", "0")  # threads in a loop would keep torch's out
@@ -147,7 +149,7 @@ def _temporary_folder() -> Path:
 
 
 def _digest(compiler: str) -> str:
-    """Return a digest of all inputs of compilation: machines may share a home."""
+    """Return a digest of all inputs of compilation and the processor: machines may share a home."""
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
         "\0".join([compiler, *FLAGS, *_libraries()]).encode(),
@@ -172,7 +174,7 @@ def needs_llvm_openmp(compiler: str) -> bool:
 
 
 def processor() -> bytes:
-    """Return the kinds of processor of this machine, and what they can do."""
+    """Return lines of /proc/cpuinfo that tell the kinds of processor and their abilities."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
@@ -182,7 +184,10 @@ def processor() -> bytes:
 
 
 def _compile(compiler: str, place: Path, key: str) -> Path:
-    """Compile the library into the folder `place`, durably, so that no process sees half of it."""
+    """Compile the library into the folder `place`, whole and synced to disk; return its path.
+
+    Slow compilation is announced. OSError, SubprocessError: it fails.
+    """
     temporary = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
     once = ", once" if place == folder() else f", and {cache_home()} cannot keep them"
     with announce_if_slow(f"compiling kernels for this processor{once}"), temporary as build_folder:
@@ -217,7 +222,7 @@ def _libraries() -> list[str]:
 
 
 def _first_error(error: Exception) -> str:
-    """Return the error in one line; for a compiler, its first message that names an error."""
+    """Return the error in one line; of a compiler, its first line with `error`, else its last."""
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]

@@ -56,8 +56,7 @@ active_recorder: ContextVar[Any] = ContextVar("active_recorder", default=None)  
 class ModuleTensors:
     """Tensors of modules, whose memory may be moved: it is looked up in every pass.
 
-    Raises:
-        UncoveredPassError: C cannot read one of them.
+    UncoveredPassError: one of them has a layout that C cannot read.
     """
 
     def __init__(self, state: Sequence[Tensor]) -> None:
@@ -67,7 +66,7 @@ class ModuleTensors:
         self._forms, self._addresses = list(map(_form_of, self._state)), list[int]()
 
     def addresses(self) -> list[int] | None:
-        """Return the addresses; None: a weight has another form than before."""
+        """Return their addresses now; None: one has another shape, stride, dtype or device."""
         now = list(map(Tensor.data_ptr, self._state))
         if now != self._addresses:
             if list(map(_form_of, self._state)) != self._forms:
@@ -115,7 +114,7 @@ class BoundOperator:
         return result
 
     def _keep_plan(self, key: Any, result: Tensor, step: Call, inputs: Sequence[Any]) -> None:
-        """Keep what `step` is for inputs of the form `key`; not where two tensors are one."""
+        """Keep the plan of `step` for inputs of the form `key`, unless one tensor comes twice."""
         tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
         numbers = {id(x): n for n, x in enumerate(tensors)}
         if len(numbers) < len(tensors):
@@ -129,18 +128,16 @@ class BoundOperator:
 
 
 def run_op(name: str, *arguments: Any) -> Any:
-    """Run the operator of this name, or have a recorder at work note it; return its result.
+    """Run the operator `name`, or have a recorder at work note it; return its result.
 
-    Raises:
-        RuntimeError: inputs that its kernel does not read.
-        MemoryError, IndexError: as `raise_failure`.
+    RuntimeError: its kernel does not read these inputs. Else it raises as `raise_failure`.
     """
     recorder = active_recorder.get()
     return run_now(name, *arguments)[0] if recorder is None else recorder.run(name, *arguments)
 
 
 def run_now(name: str, *arguments: Any) -> tuple[Any, Call]:
-    """Run an operator, whether or not a recorder is at work; return its result and its step."""
+    """Run an operator past any recorder, unless its first input is empty; return result, step."""
     result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
         record = _record(step.name, tuple(range(1, 1 + len(step.args))), step.n, step.real)
@@ -157,7 +154,7 @@ def available() -> bool:
 
 @lru_cache(4096)
 def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[float, ...]) -> Any:
-    """Return the record of a step whose arguments begin at these bases."""
+    """Return program.h's record of a step: kernel, a base for each argument, sizes `n`, reals."""
     args = [number for base in bases for number in (base, 0)]
     filled = (*args, *[0] * (2 * STEP_ARGS - len(args)), *n, *[0] * (NUMBERS - len(n)))
     reals = (*real, *[0.0] * (REALS - len(real)))
@@ -165,7 +162,7 @@ def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[f
 
 
 def raise_failure(failed: int) -> None:
-    """Raise what C has returned: no memory, or an id beyond the embeddings (IndexError)."""
+    """Raise MemoryError or, for an id beyond the embeddings, IndexError, by what C has returned."""
     if failed == NO_MEMORY:
         raise MemoryError("no memory for an operation")
     if failed == NO_ROW:
@@ -198,7 +195,7 @@ def _expect(fits: bool, what: str) -> None:
 
 
 def _product(kernel: str) -> Callable[..., Planned]:
-    """Return the operator of products over panels `[out / 32, in / c, 32, c]`."""
+    """Return the operator of products over panels `[out / 32, in / c, 32, c]` by a `kernel`."""
 
     def planned(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int) -> Planned:
         halves = kernel == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
@@ -211,12 +208,12 @@ def _product(kernel: str) -> Callable[..., Planned]:
 
 
 def _coded_product(kernel: str) -> Callable[..., Planned]:
-    """Return the operator of products over codes in panels `[out / 32, bytes]`."""
+    """Return the operator of products over codes in panels `[out / 32, bytes]` by a `kernel`."""
 
     def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Planned:
-        """Return an empty product [..., out] of `x` [..., width], and its step."""
+        """Return an empty product [..., out] of `x` [..., width], and its step; or RuntimeError."""
         room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
@@ -234,7 +231,10 @@ def kernel_of(kernel: str, bits: int, least: bool) -> str:
 def _planned_product(
     name: str, x: Tensor, panels: Tensor, bias: Tensor | None, width: int, more: tuple[int, ...]
 ) -> Planned:
-    """Return an empty product and its step; `more`: its width, and numbers for the kernel."""
+    """Return an empty product [..., out] and its step; RuntimeError: tensors that do not fit.
+
+    `more` begins with out; the other numbers are for the kernel.
+    """
     dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
     _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
     whole = bias is None or (bias.shape == more[:1] and bias.is_contiguous())
@@ -277,7 +277,7 @@ def _rows(ids: Tensor, panels: Tensor) -> Planned:
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
-    """Plan the rotation of `x` [1, heads, m, width] by tables [1, m, width]."""
+    """Plan the rotation of `x` [1, heads, m, width] by tables [1, m, width]; else RuntimeError."""
     _, heads, tokens, width = x.shape
     tables = cosines.shape == sines.shape == (1, tokens, width) and cosines.is_contiguous()
     alike = len(x) == x.stride(-1) == 1 and cosines.dtype == sines.dtype == x.dtype
@@ -288,7 +288,7 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
-    """Plan a copy of `rows` [1, heads, m, width] to those of `cached` before row `end`."""
+    """Plan a copy of `rows` [1, heads, m, width] to those of `cached` before `end`; no result."""
     alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
     inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
     _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")
@@ -301,7 +301,7 @@ def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, cap: float
 ) -> Planned:
-    """Plan what `attend_fused` computes; without a `mask` a token sees all up to itself."""
+    """Plan `attend_fused`, [1, m, heads, width]; without a `mask` a token sees all up to itself."""
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
     _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")
@@ -348,7 +348,7 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Call
 
 
 def _two(name: str) -> Callable[..., list[Call]]:
-    """Return the steps of an operator of a tensor with a tensor or a number."""
+    """Return what gives the steps of torch's `name`, of a tensor with another or with a number."""
 
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Call]:
         by_number = not isinstance(b, Tensor)
@@ -381,8 +381,8 @@ def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Call]:
 def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Call:
     """Return a step that fills `out` number by number; `a` and `b` may be narrower than it.
 
-    Raises:
-        UncoveredPassError: more axes, or different kinds of number.
+    UncoveredPassError: more than `AXES` axes longer than 1, different dtypes, or one without
+    kernels.
     """
     axes = [axis for axis, size in enumerate(out.shape) if size > 1]
     missing = AXES - len(axes)

@@ -67,7 +67,7 @@ class QuantisedPanels(OverCodes, StandIn):
 
     @property
     def codes(self) -> Codes:
-        """Return the codes of W, read from the panels."""
+        """Return the codes of W, with scales and any minima, as read from the panels."""
         room, group = panel_capacity(self.in_features, self.group)
         count, piece = len(self.weight), group * PANEL * self.bits // 8
         blocks = self.weight.detach().view(count, room // group, -1)
@@ -101,10 +101,9 @@ def panel_capacity(width: int, group: int) -> tuple[int, int]:
 
 
 def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
-    """Return the number of panels, groups in each, and bytes of a group.
+    """Return the number of panels, the groups in each, and the bytes of a group.
 
-    Raises:
-        ValueError: groups that are no multiple of 32.
+    ValueError: the inputs of a group are no multiple of 32.
     """
     room, group = panel_capacity(layer.in_features, layer.group)
     if group % FILL:
@@ -139,7 +138,7 @@ def to_coded_panels(layer: OverCodes, side: int) -> Tensor:
 
 
 def _words(part: Tensor, bits: int, side: int) -> Tensor:
-    """Return [groups, ...] uint8 in memory order of codes [groups, group, 32]."""
+    """Return [groups, bytes...] uint8 of codes [groups, group, 32], as they lie in memory."""
     groups, group, _ = part.shape
     if bits == 8:
         paired = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
@@ -152,7 +151,7 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
 def measure_prefetch(
     dtype: torch.dtype, layout: type[QuantisedPanels], bits: int, least: bool
 ) -> None:
-    """Measure and set how `layout` prefetches such codes for `dtype`, once on a machine."""
+    """Measure and set how `layout` prefetches such codes for `dtype`, unless that is known here."""
 
     def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
         size = bytes_of_codes(INPUTS, FILL, bits, least)
@@ -179,7 +178,7 @@ class QuantisedDots(QuantisedPanels):
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
-        """Refuse inputs other than bfloat16, and processors without integer dot products."""
+        """Return why not: no kernel, inputs but bfloat16, no integer dot products; None: it can."""
         if reason := super().refuses(dtype):
             return reason
         if dtype != torch.bfloat16:
@@ -191,7 +190,7 @@ CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {"dots": QuantisedDots, "panels
 
 
 def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
-    """Return why the quantised layers of `model` cannot be laid out; None: they can."""
+    """Return why its quantised layers cannot be laid out (a device, no kernels); None: they can."""
     layers = [layer for *_, layer in quantised_layers(model)]
     if any(tensor.device.type != "cpu" for layer in layers for tensor in layer.parameters()):
         return "codes are multiplied on the CPU"
@@ -201,7 +200,7 @@ def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
 def pack_codes(
     model: nn.Module, dtype: torch.dtype, *, rounded: bool = True
 ) -> list[tuple[str, str]]:
-    """Lay out every quantised layer of `model` that is not laid out; return shapes and layouts.
+    """Lay out every quantised layer of `model` in place; return (shape with bits, layout) of each.
 
     The layout is the first of `CODE_LAYOUTS` that takes inputs of `dtype`, which may be `rounded`
     to 8 bits; how it prefetches for them is measured, once on a machine.

@@ -38,7 +38,7 @@ class PackedExperts(StandIn):
             setattr(stock, name, None)
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """Return [m, D] of experts `ids` [m, k], weighted by `weights` [m, k]."""
+        """Return [m, D], sums of experts `ids` [m, k] weighted by `weights` [m, k]; count `ids`."""
         stock, (first, last) = self.stock, expert_weight_names(self.stock)
         chosen = count_experts(ids).flatten()
         order = chosen.argsort(stable=True)
@@ -50,7 +50,7 @@ class PackedExperts(StandIn):
         return products.view(*ids.shape, -1).sum(1).to(hidden.dtype)
 
     def _product(self, name: str, x: Tensor, counts: Sequence[tuple[int, int]]) -> Tensor:
-        """Return products of rows `x` by weights `name`; `counts`: experts, how many rows."""
+        """Return products of `x`, sorted by expert, by weights `name`; `counts`: (expert, rows)."""
         panels, stock = getattr(self, name), self.stock
         if self._places.get(name) != panels.data_ptr():  # a model may be moved
             biases = getattr(stock, f"{name}_bias").data if stock.has_bias else [None] * len(panels)
@@ -72,9 +72,9 @@ class PackedExperts(StandIn):
 
 
 def expert_shapes(model: PreTrainedModel) -> set[str]:
-    """Return the shapes of the experts' weights, outputs x inputs.
+    """Return the shapes of the experts' weights, as `outputs x inputs`.
 
-    Empty where there are no experts, or where those of one layer cannot be packed.
+    Empty where there are no experts, or where those of some layer cannot be packed.
     """
     shapes: set[str] = set()
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)

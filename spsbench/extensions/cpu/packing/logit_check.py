@@ -35,8 +35,7 @@ HALF = (torch.bfloat16, torch.float16)
 class LogitCheck:
     """The logits of a stock model, and the allowed error of a changed one.
 
-    Raises:
-        Exception: whatever the model raises, which is foreign code.
+    It runs a pass, and raises whatever the model does, which is foreign code.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -47,7 +46,11 @@ class LogitCheck:
         self._allowed = near * float(_size(self._stock).max())  # root mean square of a token
 
     def refine(self, model: PreTrainedModel) -> None:
-        """Set the bounds by float32 logits of `model`, which is stock again."""
+        """Set the bounds by float32 logits of `model`, which is stock again.
+
+        They are twice the stock error and a share of the logits, which is larger if the pass in
+        float32 fails; at most half of the logits.
+        """
         coarse = HAIR
         if model.dtype in HALF:
             coarse = COARSE
@@ -65,7 +68,7 @@ class LogitCheck:
             return False
 
     def holds_in_session(self, lm: LM) -> bool:
-        """Return whether a new session runs within the bounds, also after a rollback."""
+        """Return whether `lm`, a new session, runs within bounds, also after a rollback."""
         ids = self._ids
         try:
             first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)
@@ -99,7 +102,7 @@ def _size(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _in_float32(model: nn.Module) -> Iterator[None]:
-    """Run `model` in float32: each module's weights are widened while it works.
+    """Run `model` in float32 within the block: a module's weights are widened while it works.
 
     No more than one module is in memory twice, and of a linear layer a part.
     """

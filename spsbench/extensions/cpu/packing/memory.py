@@ -24,7 +24,7 @@ _LEFT: ContextVar[list[Tensor]] = ContextVar("left")
 
 @contextmanager
 def huge_pages(size: int) -> Iterator[None]:
-    """Let `empty` take up to `size` bytes in huge pages, where there are so many.
+    """Let `empty` take up to `size` bytes in huge pages within the block, where there are so many.
 
     They are given back with the last tensor.
     """
@@ -41,7 +41,7 @@ def huge_pages(size: int) -> Iterator[None]:
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor as `torch.empty` does, in huge pages within `huge_pages`, front to back."""
+    """Return what `torch.empty` does, in the memory of `huge_pages` while there is enough left."""
     left, size = _LEFT.get([]), prod(shape) * dtype.itemsize
     if not left or size > len(left[0]):
         return torch.empty(shape, dtype=dtype)

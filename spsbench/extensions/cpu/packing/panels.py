@@ -10,13 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.linear_layers import (
-    Packed,
-    Slot,
-    embeddings,
-    exchange,
-    slots,
-)
+from spsbench.engines.linear_layers import Packed, Slot, embeddings, exchange, slots
 from spsbench.engines.replay import MAX_ROWS
 from spsbench.extensions.cpu.kernels.native import kernel, missing
 from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, BoundOperator
@@ -122,7 +116,7 @@ class TileLinear(PanelLinear):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Refuse as panels do; also other numbers, parts of tiles, and no matrix unit."""
+        """Return why not: as panels, not bfloat16, inputs fill no tile, no matrix unit; or None."""
         if why := super().refuses(weight):
             return why
         if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
@@ -149,7 +143,7 @@ def layout_of(weight: Tensor) -> str | None:
 
 
 def unpackable(model: nn.Module) -> str | None:
-    """Return why nothing of `model` can be packed, else None."""
+    """Return why nothing of `model` can be packed: no layers, no CPU, no layout; None: some can."""
     weights = [slot.weight for slot in slots(model)]
     if not weights:
         return "it has no linear layers of the stock kind"
@@ -164,9 +158,10 @@ def unpackable(model: nn.Module) -> str | None:
 def pack_linear_layers(
     model: nn.Module, stock_shapes: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """Pack layer after layer, so that one at most is in memory twice.
+    """Replace linear layers of `model` by packed ones; return shape and layout of each.
 
-    Layers of `stock_shapes` keep their weights. Returns shape and layout of each packed layer.
+    One after another is packed, so that one at most is in memory twice. Layers of `stock_shapes`
+    stay.
     """
     packed = []
     tables = embeddings(model)
@@ -186,9 +181,9 @@ def packed_bytes(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def pack_network(module: nn.Module) -> None:
-    """Pack the linear layers of a network that is no model.
+    """Pack the linear layers of a network that is no model, in place, where that is possible.
 
-    A shape whose packed product is not the stock one keeps its weights.
+    A shape stays stock if the packed product of one layer is not near the stock one.
     """
     if unpackable(module):
         return

@@ -39,13 +39,12 @@ def attend_fused(
     s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention [1, m, H, D] of `query` [1, H, m, D].
+    """Return attention [1, m, H, D] of `query` [1, H, m, D], and None for its weights.
 
-    `key` and `value` are [1, H / g, n, D].
-
-    `attention_mask` [1, 1, m, n] is additive or boolean; None: a token sees all up to itself.
-    `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
-    without a value. The names are transformers'.
+    `key` and `value` are [1, H / g, n, D]; `attention_mask` [1, 1, m, n] is additive or boolean;
+    None: a token sees all up to itself. `softcap` c: scores become c tanh(score / c). `s_aux` [H]:
+    a score for each head's sink, a key without a value. The names are transformers', whose code
+    runs what the kernel cannot.
     """
     _, _, m, width = query.shape
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
@@ -68,7 +67,10 @@ def attend_fused(
 def _stock(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """Return attention by transformers' eager function beside `module`, with an additive mask."""
+    """Return attention by the eager function in the file of `module`, and None for its weights.
+
+    It takes additive masks: a boolean one is converted, and for None a causal one is made.
+    """
     m, n = query.shape[2], key.shape[2]
     lowest = torch.finfo(query.dtype).min
     if mask is None and m > 1:
@@ -80,9 +82,9 @@ def _stock(
 
 
 def causal_mask(**arguments: Any) -> Tensor | None:
-    """Return the mask that `sdpa_mask` makes, with the attribute `CAUSAL` where it is a triangle.
+    """Return the mask that `sdpa_mask` makes, with the attribute `CAUSAL` if it is causal alone.
 
-    The kernel needs no numbers of such a mask.
+    The kernel needs no numbers of such a mask. None: `sdpa_mask` makes none.
     """
     mask: Tensor | None = sdpa_mask(**arguments)
     if mask is None:
@@ -97,7 +99,7 @@ def causal_mask(**arguments: Any) -> Tensor | None:
 def can_attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None = None
 ) -> bool:
-    """Return whether the kernel can read the strides of these tensors."""
+    """Return whether there is a kernel for these shapes, strides, dtypes and devices."""
     (_, heads, _, width), dtype = query.shape, query.dtype
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     near = {query.device.type, key.device.type} == {"cpu"}

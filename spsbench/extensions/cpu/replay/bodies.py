@@ -78,7 +78,7 @@ class ModelBody:
         return self._has_run and self._outside.same()
 
     def operands(self, request: ModelRequest, passes: int) -> Operands | None:
-        """Return what the pass reads and writes; None where no program can make it."""
+        """Return what the pass reads and writes, the cache widened; None: no program makes it."""
         inputs = request.inputs
         if inputs.ids.dtype != torch.int64 or not inputs.ids.is_contiguous():
             return None
@@ -90,7 +90,7 @@ class ModelBody:
         return Operands([inputs.ids], tables, cache_layers, texts, request.end)
 
     def _cache_layers(self, cache: Any, end: int) -> Sequence[Any] | None:
-        """Return the layers of the cache, one text's widened; None: no room for `end` tokens."""
+        """Return the cache's layers, widened for one text; None: no room for `end` tokens."""
         if type(cache) is PreallocatedCache:
             while len(cache.layers) <= max(self._cache_forms):
                 cache.layers.append(cache.layer_class_to_replicate())
@@ -136,7 +136,7 @@ class ModelBody:
         return recordings
 
     def _record_size(self, kept: int, positions: Tensor) -> Recording:
-        """Record a pass at `positions` of which `kept` rows have logits."""
+        """Record a pass at `positions`, logits for its last `kept`; keep the forms of its cache."""
         m, end = len(positions), int(positions[-1]) + 1
         ids, cache = ordinary(logits_width(self._model()), m), RecordingCache(end - m)
         masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._mask_kinds]
@@ -179,7 +179,7 @@ class CpuModelReplay(BodyReplay[ModelRequest]):
     def roll_out(
         self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut
     ) -> Tensor | None:
-        """Return the logits [n, V'] of n passes; None: there is no checked program."""
+        """Return logits [n, V'] of n passes, filling ids in `rolled`; None: no checked program."""
         rows = self.make_roll_out(ModelRequest(inputs, end, Size(1, 1)), rolled, logits)
         return None if rows is None else rows.flatten(0, 2)
 
@@ -198,7 +198,7 @@ class Outside:
         self._before, self._harmless = self._form(), list[int]()
 
     def same(self) -> bool:
-        """Return whether no module was exchanged, or has a hook other than transformers' own."""
+        """Return whether no module is exchanged, or has a hook other than transformers' own."""
         counts = list(map(len, self._hooks))
         if counts != self._harmless:
             hooks = [hook for hooks in self._hooks for hook in hooks.values()]
@@ -228,7 +228,7 @@ class PositionTables:
         self._count, self._rows = 0, list[Tensor]()
 
     def rows(self, request: PassInputs) -> list[Tensor]:
-        """Return each table's rows at the positions of a pass; tables grow as far as it reaches."""
+        """Return each table's rows at a pass's positions; tables grow as far as these reach."""
         start, m = request.start, len(request.positions)
         end = int(request.positions.max()) + 1 if start is None else start + m
         if end > self._count:
@@ -248,7 +248,7 @@ class PositionTables:
 
 
 def tables_at(recording: Recording, recorded: Tensor, positions: Tensor) -> list[Tensor]:
-    """Return the tables of other positions, as many as the `recorded` ones."""
+    """Return the recording's tables, computed for `positions`, as many as the `recorded` ones."""
     by_id: dict[int, Any] = {id(recorded): positions}
 
     def now(x: Any) -> Any:
@@ -277,7 +277,6 @@ class NetworkRequest(NamedTuple):
 
     @property
     def cache_layers(self) -> list[Any]:
-        """Return the layers of the cache."""
         return [] if self.cache is None else list(self.cache.layers)
 
     @property
@@ -355,7 +354,7 @@ class CpuNetworkReplay:
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`."""
+        """Return `plain(tensors, mask, cache)`, by a program of `name` once one is checked."""
         replay = self.replays.setdefault(name, BodyReplay(self._body, self._lock))
         m = len(tensors[0])
         return replay.make_pass(NetworkRequest(plain, tensors, mask, cache, Size(m, m)))[RESULT]
@@ -363,7 +362,10 @@ class CpuNetworkReplay:
     def roll_out(
         self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, rolled: RollOut
     ) -> bool:
-        """Fill all but the first of `rows` [n + 1, X]; return whether a checked program did."""
+        """Fill ids, and all but the first of `rows` [n + 1, X]; return whether a program did so.
+
+        Row i + 1 is of the pass over the token that is drawn from the logits in row i.
+        """
         if name not in self.replays:
             return False
         inputs = [rolled.ids, *tables, rows[:-1]]

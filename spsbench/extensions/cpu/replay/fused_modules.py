@@ -39,7 +39,7 @@ class Norm(OverStock):
         self._normalise = BoundOperator(name, self.weight, *how)
 
     def forward(self, x: Tensor) -> Any:
-        """Return [..., width] normalised."""
+        """Return [..., width] normalised; in another dtype than the weight's by the stock norm."""
         if x.dtype != self._dtype:
             return self._stock[0](x)
         normalised = self._normalise(x.contiguous())
@@ -52,7 +52,7 @@ def exchange_norms(model: nn.Module) -> None:
 
 
 def _kind_for(module: nn.Module) -> type[Norm] | None:
-    """Return the replacement of a norm; None: no kernel computes it."""
+    """Return `Norm` for a norm on the CPU that a kernel computes; None: another, or no kernels."""
     weight = getattr(module, "weight", None)
     if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
         return None
@@ -81,7 +81,7 @@ def way_of(module: nn.Module) -> int | None:
 
 @cache
 def _way(kind: Any) -> int | None:
-    """Return the kind of RMS norm by a trial of an instance in bfloat16; None: no kind agrees."""
+    """Return the kind of RMS norm by a trial in bfloat16; None: no kind agrees, or it fails."""
     x = torch.linspace(-2, 3, 2048, dtype=torch.bfloat16).reshape(32, 64)
     try:
         with torch.no_grad():
@@ -99,7 +99,7 @@ def _way(kind: Any) -> int | None:
 
 
 def _mismatch_share(normalised: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
-    """Return the share of `normalised` that this way does not give."""
+    """Return the share of `normalised` that differs from norm `way` of `x` with epsilon 0.25."""
     wide = x.float()
     even = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 0.25)
     if way == EARLY:
@@ -127,7 +127,7 @@ class Activation(OverStock):
         self._activate = BoundOperator(OPERATORS[type(stock)])
 
     def forward(self, x: Tensor) -> Any:
-        """Return the activation of [...]."""
+        """Return the activation of [...], by the kernel where it can, else by torch."""
         if x.dtype in KINDS and x.device.type == "cpu" and available():
             return self._activate(x.contiguous())
         if type(self._stock[0]) is NewGELUActivation:
@@ -149,7 +149,7 @@ _rotate = BoundOperator("rotate")
 
 @contextmanager
 def one_rotation(layer: nn.Module) -> Iterator[None]:
-    """Let the Python modules of `layer` rotate by one operator, where they do in the usual way."""
+    """Let Python modules of `layer` that rotate as usual do so by one operator within the block."""
     modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
     with ExitStack() as stack:
         for module in modules:
@@ -183,7 +183,7 @@ def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
 
 @cache
 def usual(stock: Rotation) -> bool:
-    """Return whether `stock` computes what the operator does, bit for bit, by trial."""
+    """Return whether `stock` rotates, bit for bit, as the operator does; false if a trial fails."""
     if not available():
         return False
     generator = torch.Generator().manual_seed(0)

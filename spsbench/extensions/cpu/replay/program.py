@@ -66,7 +66,7 @@ class Draws(Structure):
 
     @classmethod
     def of(cls, rolled: RollOut, logits: Tensor, rows: Tensor) -> Self:
-        """Return the record of draws from `logits` [..., V'] and from the results `rows` [n, X]."""
+        """Return the record of draws from `logits` [..., V'], then from results `rows` [n, X]."""
         size = rows.itemsize
         return cls(
             *(rolled.ids.data_ptr(), rolled.u.data_ptr(), logits.data_ptr()),
@@ -104,8 +104,7 @@ class Affine:
     def __init__(self, sizes: Sequence[Size], arrays: Sequence[np.ndarray]) -> None:
         """Fit the first two or three `arrays`, of one shape, each recorded at one of `sizes`.
 
-        Raises:
-            UncoveredPassError: the others do not agree.
+        UncoveredPassError: the others do not agree.
         """
         count = 3 if any(size.tokens != size.kept for size in sizes) else 2
         form = np.array([(1, *size)[:count] for size in sizes], float)
@@ -134,20 +133,10 @@ class Bound(NamedTuple):
 class PassProgram:
     """The steps of passes of any size that make some of the outputs; one pass at a time.
 
-    Bases are those of program.h, then outputs, inputs, tables and weights.
-
-    Args:
-        sizes: those of the recordings.
-        recordings: one pass each.
-        outputs: names of those that are wanted; steps that none of them needs are left out.
-
-    Attributes:
-        dtypes: those of the outputs.
-        inputs: how many are read.
-        layers: those of a `Recording`.
-
-    Raises:
-        UncoveredPassError: passes of other sizes are other computations.
+    Bases are those of program.h, then outputs, inputs, tables and weights. `recordings` have one
+    pass each, of `sizes`; steps that none of the named `outputs` needs are left out. `dtypes` are
+    those of the outputs, `inputs` is how many are read, `layers` are those of a `Recording`.
+    UncoveredPassError: passes of other sizes are other computations.
     """
 
     def __init__(
@@ -191,7 +180,7 @@ class PassProgram:
         self._cached_array: Any = (c_int64 * 0)()
 
     def _records(self, steps: Sequence[Instruction]) -> np.ndarray:
-        """Return [steps, STEP] int64: a base and an offset an operand, then the numbers."""
+        """Return [steps, STEP] int64: for each operand a base and an offset, then the sizes."""
         records = np.zeros((len(steps), STEP), np.int64)
         for row, step in zip(records, steps, strict=True):
             for n, operand in enumerate(step.args):
@@ -209,7 +198,11 @@ class PassProgram:
     def _lay_out(
         self, sizes: Sequence[Size], recordings: Sequence[Recording], steps: Sequence[Instruction]
     ) -> None:
-        """Give each thing that is made a slot, which later ones of its size use again."""
+        """Give each result that is no output a slot of memory, used again after its last reader.
+
+        Only results of its size use it. Sets the sizes, the first result of each slot, and the
+        operands in slots.
+        """
         ends: dict[int, int] = {}
         for n, step in enumerate(steps):
             ends |= dict.fromkeys(results_in(step), n)
@@ -240,7 +233,7 @@ class PassProgram:
         self._in_slots = np.array(in_slots, np.int64).reshape(-1, 3).T
 
     def at(self, size: Size) -> Bound:
-        """Return the steps for a size."""
+        """Return the steps for a size; those of up to `MOST` sizes are kept."""
         if size not in self._bound:
             if len(self._bound) >= MOST:
                 self._bound.clear()
@@ -271,8 +264,8 @@ class PassProgram:
     ) -> None:
         """Fill `outputs` by a pass, or with `draws` by one after each; the cache's length stays.
 
-        `bound` is for the size of a pass, `weights` are addresses. All tensors of a roll-out go on
-        by a row from pass to pass. Raises as `raise_failure`.
+        `bound` is for the size of a pass, `weights` are addresses; `scratch` grows if need be. All
+        tensors of a roll-out go on by a row from pass to pass. Raises as `raise_failure`.
         """
         tensors = [*outputs, *operands.inputs[: self.inputs], *operands.tables]
         bases = 0, scratch.address(bound.scratch), 0, 0, *map(Tensor.data_ptr, tensors)
@@ -307,7 +300,7 @@ def _shapes(recording: Recording, outputs: Sequence[Any]) -> np.ndarray:
 
 
 def _form(recording: Recording) -> Any:
-    """Return what must be the same in passes of all sizes."""
+    """Return what recordings of all sizes must share: all but sizes, offsets and tables' rows."""
     steps = [
         (step.name, [x and x[:2] for x in step.args], len(step.n), step.real, step.writes)
         for step in recording.steps
@@ -317,7 +310,7 @@ def _form(recording: Recording) -> Any:
 
 
 def _find_needed_steps(recording: Recording, outputs: Sequence[Any]) -> list[int]:
-    """Return the numbers of steps that `outputs`, and keys and values, need."""
+    """Return the numbers, rising, of steps that `outputs`, and keys and values, need."""
     needed = {recording.outputs[name] for name in outputs}
     kept = []
     for n, step in reversed(list(enumerate(recording.steps))):
@@ -334,7 +327,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def address(self, size: int) -> int:
-        """Make room for so many bytes; former content may be lost."""
+        """Return the aligned address of so many bytes; making room loses former content."""
         if len(self._memory) < size + ALIGNED:
             self._memory = torch.empty(size + ALIGNED, dtype=torch.uint8, device="cpu")
         start = self._memory.data_ptr()

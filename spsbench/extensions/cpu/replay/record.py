@@ -113,7 +113,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int = 0, *args: Any, **more: Any
     ) -> Any:
-        """Append `[1, heads, m, width]`; return views of the keys and values to read."""
+        """Append `[1, heads, m, width]`; return views of all keys and values, 0 before these."""
         end = self.length + key_states.shape[2]
         if layer_idx not in self.past:
             sizes = [(1, x.shape[1], end, x.shape[-1]) for x in (key_states, value_states)]
@@ -134,12 +134,9 @@ class RecordingCache(Cache):  # type: ignore[misc]
 class Recorder(TorchDispatchMode):
     """Notes operators. Those of torch run as well; of ours, those that no input reaches.
 
-    Args:
-        inputs: tensors whose values differ between passes.
-        positions: [m] of the pass; None: nothing is a function of them.
-        masks: those of the pass, one for each kind.
-        weights: tensors that steps may read.
-        cache: the pass's.
+    The values of `inputs` differ between passes. `positions` are [m] of the pass; None: nothing is
+    a function of them. `masks` has one for each kind of mask, `weights` what steps may read;
+    `cache` is that of the pass.
     """
 
     def __init__(
@@ -189,7 +186,7 @@ class Recorder(TorchDispatchMode):
             return out
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Note an operator of ours; return its result, not computed where an input reaches it."""
+        """Note our operator `name`; return its result, not computed where an input reaches it."""
         self._paused = True
         try:
             with _no_function_mode():
@@ -204,9 +201,10 @@ class Recorder(TorchDispatchMode):
     def _note(
         self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Call] | None
     ) -> None:
-        """Note a call whose arguments an input reaches as steps, one of positions as a call.
+        """Note a call that an input reaches as steps, one that only positions reach as a call.
 
-        `steps`: our operators'; None: torch's, views being none. UncoveredPassError: no kernel.
+        `steps` are those of our operators; None: torch's, which has none for a view. Others are not
+        noted. UncoveredPassError: no kernel.
         """
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]
@@ -225,7 +223,7 @@ class Recorder(TorchDispatchMode):
             self._calls.append((func, args, kwargs, out))
 
     def _add(self, steps: Sequence[Call], out: Any) -> None:
-        """Add steps and what they made; UncoveredPassError: numbers of a kind without kernels."""
+        """Add steps and their results; UncoveredPassError: a dtype or device without kernels."""
         results = list(_tensors_in(out))
         for x in results:
             if x.dtype not in KINDS or x.device.type != "cpu":
@@ -237,10 +235,9 @@ class Recorder(TorchDispatchMode):
         self._steps += [(step, storages) for step in steps]
 
     def finish(self, outputs: Mapping[Any, Tensor]) -> Recording:
-        """Return what was recorded, which makes `outputs`.
+        """Return what was recorded, which makes `outputs`, with products merged and factors fused.
 
-        Raises:
-            UncoveredPassError: a step reads what has no name; an output is no step's own result.
+        UncoveredPassError: a step reads what has no name; an output is no step's own result.
         """
         steps = fuse_factors(merge_products([self._named(*step) for step in self._steps]))
         for x in outputs.values():
@@ -256,7 +253,10 @@ class Recorder(TorchDispatchMode):
         )
 
     def _named(self, step: Call, storages: set[int]) -> Instruction:
-        """Return a call with its operands by kind and number instead of tensors."""
+        """Return a call with its operands by kind and number instead of tensors.
+
+        Of a step over the cache, its numbers end with layer and mask.
+        """
         n, args = step.n, step.args
         if step.past is not None:
             layer, mask = self._in_cache(step)
@@ -267,7 +267,11 @@ class Recorder(TorchDispatchMode):
         return Instruction(step.name, operands, n, step.real, writes)
 
     def _in_cache(self, step: Call) -> tuple[int, int]:
-        """Return the numbers of the layer and the mask of a step over the cache; `put`: mask 0."""
+        """Return the numbers of the layer and the mask of a step over the cache; of `put` mask 0.
+
+        The first layer under each mask is noted. UncoveredPassError: other keys or values than the
+        cache's of one layer, or a mask that is not the pass's.
+        """
         puts = step.name == "put"
         tensors: Any = step.args[:1] if puts else step.args[1:3]
         read = [self.past.get(storage_of(x), (None, -1)) for x in tensors]
@@ -285,7 +289,11 @@ class Recorder(TorchDispatchMode):
         return layer, number
 
     def _operand(self, x: Tensor, past: Any) -> Operand:
-        """Return the place of a tensor; UncoveredPassError: no kernel reads it there."""
+        """Return the place of a tensor; a table or constant that is new gets a number.
+
+        UncoveredPassError: keys, values or a mask outside of attention, or a tensor that is no
+        input, result, function of positions, weight or single number.
+        """
         storage, at = storage_of(x), x.data_ptr()
         if storage in self._made:
             return Operand(OperandKind.RESULT, self._made[storage], at - storage)
@@ -316,7 +324,7 @@ def _tensors_in(x: Any) -> Iterator[Tensor]:
 
 
 def _number_of(x: Tensor, views: list[Tensor]) -> int:
-    """Return the place of a view in a list, to which it is added if it is new."""
+    """Return the index of a view in `views`, to which it is added if it is new."""
     places = [where(view) for view in views]
     if where(x) not in places:
         views.append(x)
@@ -328,10 +336,7 @@ def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Reco
     """Return the recording of `body`, which returns its outputs by name.
 
     Python's collector of cycles waits: a walk through all objects takes longer than a recording,
-    whose many objects would call for it.
-
-    Raises:
-        UncoveredPassError: the pass cannot be steps.
+    whose many objects would call for it. UncoveredPassError: the pass cannot be steps.
     """
     collects, outer = gc.isenabled(), active_recorder.set(recorder)
     gc.disable()
@@ -400,7 +405,7 @@ def merge_products(steps: Sequence[Instruction]) -> list[Instruction]:
 
 
 def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
-    """Return `steps` where an activation multiplies by the factor that alone follows it.
+    """Return `steps` where an activation that only a product reads multiplies by its factor, too.
 
     Each product has the bits that it has in two steps.
     """

@@ -28,7 +28,7 @@ class PassRequest(Protocol):
 
     @property
     def kind(self) -> Hashable:
-        """Return what passes have in common of which one is checked for all."""
+        """Return the kind of the pass: the first of a kind is checked, for all."""
 
     def outputs(self, is_checked: bool) -> tuple[Any, ...]:
         """Return the names of the outputs to make, of a pass whose kind is checked or is not."""
@@ -41,9 +41,8 @@ AnyRequest = TypeVar("AnyRequest", bound=PassRequest, contravariant=True)
 class PassBody(Protocol[AnyRequest]):
     """Own code of passes, and what a program of them reads.
 
-    Attributes:
-        sizes: the sizes of the recordings; the last one checks the others.
-        weights: tensors that steps may read, numbered as in the recordings.
+    `sizes` are those of the recordings, of which the last one checks the others; `weights` are
+    tensors that steps may read, numbered as in the recordings.
     """
 
     sizes: Sequence[Size]
@@ -58,8 +57,7 @@ class PassBody(Protocol[AnyRequest]):
     def record(self, request: AnyRequest) -> list[Recording]:
         """Record passes of all `sizes` over caches of their own, with inputs like a request's.
 
-        Raises:
-            UncoveredPassError: they cannot be steps. Any other error means the same.
+        UncoveredPassError: they cannot be steps. Any other error means the same.
         """
 
     def operands(self, request: AnyRequest, passes: int) -> Operands | None:
@@ -69,11 +67,9 @@ class PassBody(Protocol[AnyRequest]):
 class BodyReplay(Generic[Request]):
     """Makes the passes of one body, for all sessions over it; programs make one at a time.
 
-    The lock is held while they do; bodies whose passes call each other's share it.
-
-    Attributes:
-        refused: why passes, of some kind or of all, run own code.
-        counts: passes by own code, and by programs.
+    The lock is held while they do; bodies whose passes call each other's share it. `refused` says
+    why passes, of some kind or of all, run own code; `counts` are passes by own code, and by
+    programs.
     """
 
     def __init__(self, body: PassBody[Request], lock: Lock) -> None:
@@ -89,7 +85,9 @@ class BodyReplay(Generic[Request]):
     def make_pass(self, request: Request) -> Mapping[Any, Tensor]:
         """Make a pass, which lengthens the cache; return its outputs by name.
 
-        A pass that comes while another is made, of a thread or of a hook, runs own code.
+        The first pass records the body. Own code runs for a pass that comes while another is made,
+        of a thread or of a hook, for what no program takes, and for all passes once one is
+        uncovered (`refused`).
         """
         if self._recordings is None or not self._lock.acquire(blocking=False):
             return self._run(request)
@@ -111,7 +109,11 @@ class BodyReplay(Generic[Request]):
     def _make_pass(
         self, request: Request, recordings: list[Recording]
     ) -> Mapping[Any, Tensor] | None:
-        """Return the outputs of a program, or of the own code that checks it; None: neither ran."""
+        """Return the outputs of a program, of own code for the first pass of a kind, or None.
+
+        That pass is made by both; where they differ, `refused` says so and the kind is not made
+        again: None, as where the body has no operands. Else the cache is longer.
+        """
         agrees = self._agrees.get(kind := request.kind)
         if agrees is False:
             return None
@@ -140,15 +142,10 @@ class BodyReplay(Generic[Request]):
     ) -> Tensor | None:
         """Make n passes of one row, each after a draw from the logits of the one before.
 
-        Args:
-            request: its inputs have n rows.
-            rolled: the draws, whose ids are filled.
-            logits: [..., V'] from which the first token is drawn.
-            rows: memory [n, X] for the only output of each pass; None: new memory.
-
-        Returns:
-            `rows` or the new memory [n, ...], filled; None: nothing has changed, since no program
-            of such a pass is checked.
+        `request` has inputs of n rows; `rolled` the draws, whose ids are filled; the first token is
+        drawn from `logits` [..., V']. Returns `rows` [n, X], or new memory [n, ...] for None,
+        filled with the only output of each pass. None: nothing has changed, since no program of
+        such a pass is checked, it cannot read the inputs, or another pass is being made.
         """
         program, agrees = self._programs.get(request.outputs(True)), self._agrees.get(request.kind)
         if program is None or not agrees or not self._lock.acquire(blocking=False):
@@ -171,11 +168,7 @@ class BodyReplay(Generic[Request]):
         return rows
 
     def _record(self, request: Request) -> list[Recording]:
-        """Record passes of a few sizes, and return them.
-
-        Raises:
-            UncoveredPassError: they cannot be programs.
-        """
+        """Record passes of the body's sizes, keep and return them; UncoveredPassError: it fails."""
         try:
             recordings = self._body.record(request)
             self._weights = ModuleTensors([*self._body.weights, *recordings[0].constants])

@@ -66,13 +66,12 @@ class Fitted(NamedTuple):
 
 
 def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitted:
-    """Fit the logistic regression of acceptance chances on entropies, peaks and slots.
+    """Fit a logistic regression of acceptance on entropy, greatest probability and slot.
 
-    `entropies` [L] in nats and `peaks` [L], the greatest probabilities, are of the draft's
-    distributions along all texts, `kept` [L] the acceptance chances; `drafted` says as which slots
-    positions are drafted, with weights. Newton's method with a small ridge on standardised
-    features; exact to rounding. UsageError: fewer than `FEWEST` positions, no finite number, or no
-    chance.
+    `entropies` [L] in nats and `peaks` [L] are of the draft's distributions along all texts, `kept`
+    [L] the acceptance chances. `drafted` has [R] positions, the slot that each is drafted as, and
+    weights. Newton's method with a small ridge on standardised features. UsageError: fewer than
+    `FEWEST` positions, an entropy or peak that is not finite, or a chance that is not from 0 to 1.
     """
     at_positions, labels = np.stack([entropies, peaks], 1).astype(float), kept.astype(float)
     if len(labels) < FEWEST:

@@ -36,7 +36,7 @@ class RunTallies(NamedTuple):
 def tally_run(
     cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]
 ) -> RunTallies:
-    """Tally a run's records; new samples get their `numbers`. ValueError: one of another cell."""
+    """Tally a run's records; adds new samples to `numbers`. ValueError: one of another cell."""
     by_cell = tallies(cells)
     for record in records:
         tally_of(record.cell, by_cell).add(record, numbers.setdefault(record.sample, len(numbers)))
@@ -138,10 +138,10 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the figures named in `margins` (figure -> fraction) of cells that both runs have.
 
-    With the tallies of both `runs`, generations of one sample and repeat are paired; a figure
-    without pairs, if above 0, gets the interval of independent runs. A figure that a run lacks is
-    left out. Intervals cover the variation over samples, the margin that of a machine from day to
-    day. Cells of one run alone are `added` or `gone`.
+    With the tallies of both `runs`, generations of one sample and repeat are paired. Without, or
+    where they share none, runs count as independent, and values of 0 are not compared. A figure
+    that a run lacks is left out. Intervals cover the variation over samples, the margin that of a
+    machine from day to day. Cells of one run alone are `added` or `gone`.
     """
     earlier = {summary.cell.id: summary for summary in base}
     later = {summary.cell.id: summary for summary in now}

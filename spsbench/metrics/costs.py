@@ -94,9 +94,9 @@ class BatchCosts:
     ) -> Floats:
         """Return [turns] seconds of a common round of `size` texts that request `k` tokens each.
 
-        `drafter` `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches. The
-        target's pass is over `drafted` + 1 tokens of each text, a mean; the rest of the round takes
-        0 s at least.
+        `drafter` `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches. To the
+        pass of the target over `drafted` + 1 tokens of each text, a mean, comes the rest of the
+        round, 0 or more.
         """
         surfaces = _entry("drafter in batches", drafter, self.rest)
         spent = self._between(surfaces, k, context, size)
@@ -175,11 +175,12 @@ class Costs:
         """Return [parts, turns] seconds of a round, in the order of `PARTS`; a cached array.
 
         `k` tokens are requested of `drafter`, which returns `drafted`; `PLAIN` with k = 0 is a step
-        of ArS. A round without a token is a plain one after a vain draft. One with a draft takes at
-        least as long as a plain one, a part of its work (`contradictions`): its last part makes up
-        for that. Contexts within `STEP` tokens are priced alike. `batch` texts make the round
-        together in these seconds. The `rule` is the verifier; None, or one that was not measured,
-        costs as much as the drafter's. DataError: `drafter` was not measured.
+        of ArS. If it returns none, the round is a plain one, and its drafting. With a draft it
+        takes as long as a plain one at least, a part of its work (`contradictions`): the
+        unexplained seconds are raised to that. Contexts within `STEP` tokens are priced alike.
+        `batch` texts make the round together in these seconds. `rule` is the verifier; None, or one
+        that was not measured, costs as much as the drafter's. DataError: `drafter` was not
+        measured.
         """
         key = drafter, k, drafted, int(context // STEP), batch, rule
         if key in self._known:
@@ -239,8 +240,9 @@ class Costs:
         """Return for each drafter at most one round that was measured as faster than a plain round.
 
         A plain round does a part of its work. Medians over turns are compared at all measured K and
-        contexts, the fastest in proportion is taken, and `BELIEVED` is tolerated. Hypothetical
-        costs are not measured, and so have no contradictions.
+        contexts, and of a drafter's rounds the fastest, relative to a plain one, counts if it is
+        more than `BELIEVED` faster. Hypothetical costs are not measured, and so have no
+        contradictions.
         """
         contradictions: list[Contradiction] = []
         if self.changed:

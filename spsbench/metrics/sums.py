@@ -223,9 +223,9 @@ class Tally:
     def add(self, record: Record, sample: int) -> None:
         """Append one record's row of sums; `sample` is the number of its sample.
 
-        A failure counts as that alone, and its prompt among those that were cut. Flags exclude the
-        times: "loaded" only marks them. Where other cells make batches, the machine seconds of a
-        text alone are those of its prefill and rounds.
+        A failure adds to `failures` alone, and to `cut` if its prompt was cut. Flags exclude the
+        times, but for "loaded", which marks them. Where other cells make batches, the machine
+        seconds of a text alone are those of its prefill and rounds.
         """
         if record.prompt_cut:
             self.cut.add(sample)

@@ -151,7 +151,8 @@ def check_grammar(kind: str, text: str, where: str) -> None:
 def to_llguidance(kind: str, text: str) -> str:
     """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind.
 
-    A JSON schema gets `WHITESPACE` and `ESCAPES` by default. MissingError: there is no llguidance.
+    A JSON schema gets `WHITESPACE` and `ESCAPES` by default, and loses each `enum` that repeats its
+    `const` alone. MissingError: there is no llguidance.
     """
     matcher = import_llguidance().LLMatcher
     if kind == "regex":
@@ -251,7 +252,7 @@ def problem_of(schema: Mapping[str, Any]) -> str | None:
 
 
 def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield `root` and each object in it that may be a schema, none of a `const` or an example."""
+    """Yield `root` and all objects in it that may be schemas, none of a key in `NO_SCHEMAS`."""
     stack: list[Any] = [root]
     while stack:
         part = stack.pop()
@@ -267,9 +268,9 @@ def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
-    """Return what llguidance would accept in one object and not follow; None: nothing.
+    """Return what llguidance would accept in one object and not follow, with the remedy, or None.
 
-    That is `minProperties` which keys that come twice could meet, and a `loose_bound`.
+    That is a `minProperties` that could be met by keys which come twice, and a `loose_bound`.
     """
     keys = schema.get("required")
     required = set(map(str, keys)) if isinstance(keys, list) else set()
@@ -291,7 +292,7 @@ def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
 
 
 def loose_bound(schema: Mapping[str, Any]) -> str | None:
-    """Return an exclusive whole bound under 1 from the other (llguidance 1.9 allows it) or None."""
+    """Return `NAME VALUE` of a whole exclusive bound less than 1 from the other bound, or None."""
     values: dict[str, Any] = {name: schema.get(name) for name in BOUNDS}
     numbers = {n: x for n, x in values.items() if type(x) in (int, float) and abs(x) < 1e300}
     low = [x for name, x in numbers.items() if name.endswith("inimum")]

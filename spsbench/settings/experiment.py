@@ -76,7 +76,7 @@ class TaskPart:
         return cls(spec=spec, task=task, cells=part_cells, **numbers)
 
     def described(self) -> dict[str, Any]:
-        """Return the values that a manifest stores of a part, with its cells by their ids."""
+        """Return what a manifest stores: task, title, prompt version, metrics, counts, cell ids."""
         return {
             "task": str(self.spec),
             "title": self.task.title,
@@ -117,7 +117,7 @@ class Experiment:
         return list({cell.id: cell for part in self.parts for cell in part.cells}.values())
 
     def described(self) -> dict[str, Any]:
-        """Return the values that a manifest stores of an experiment, its parts described too."""
+        """Return what a manifest stores: seed, warm-up, threads, parts, and what a report needs."""
         return {
             "title": self.title,
             "seed": self.seed,

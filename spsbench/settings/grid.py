@@ -82,7 +82,10 @@ class Grid:
         return replace(self, axes={n: self.axes[n] for n in left})
 
     def _methods(self, drafting: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-        """Yield the drafting options of methods: K = 0 if `baseline`, then all if `speculative`."""
+        """Yield drafting options: K = 0 if `baseline`; combinations of `drafting` if `speculative`.
+
+        Among several drafters one that is the target's own copy is without their `draft`.
+        """
         if self.baseline:
             yield {"k": 0}
         if not self.speculative:

@@ -196,7 +196,7 @@ def unnamed_options(cell: Cell) -> dict[str, str | bool]:
 
 
 def _in_words(value: Any) -> str | bool:
-    """Return a value of an option as a label: of a long text its beginning and a digest."""
+    """Return an option's value as a bool or as text: lists quoted, a long one cut with a digest."""
     if isinstance(value, tuple):
         return " ".join(map(repr, value))
     if value is None or isinstance(value, bool):
@@ -207,7 +207,7 @@ def _in_words(value: Any) -> str | bool:
 
 
 def _of_model(model: ModelSpec) -> dict[str, str | bool]:
-    """Return all fields but those of the name; of the weights only whether they are random."""
+    """Return field -> text or bool, without `id` and `adapter`; of weights only whether random."""
     values = {field.name: getattr(model, field.name) for field in fields(ModelSpec)}
     del values["id"], values["adapter"]
     values["weights"] = "random" if model.random else ""

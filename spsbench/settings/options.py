@@ -89,7 +89,7 @@ class OptionSpec:
     many: bool = False  # may be given several times
 
     def convert(self, value: Any, where: str = "") -> Any:
-        """Return `value` parsed and in the option's type; UsageError, with `where`: it is not.
+        """Return `value` parsed, typed and checked; UsageError, with `where` first: it is not.
 
         Each item of a tuple is checked. None, given or parsed, stays. `where` is the option if "".
         """
@@ -222,7 +222,10 @@ def _bare(kind: Any) -> Any:
 
 
 def _to_type(value: Any, kind: Any, where: str) -> Any:
-    """Return `value` in the type `kind`; UsageError: it is of another, which is not converted."""
+    """Return `value` in the type `kind`; UsageError, which begins with `where`: it is of another.
+
+    Only an int becomes a float or a text, and a text a `Spec`, a path or the one item of a tuple.
+    """
     if kind is Spec:
         try:
             return fix_spec(value if isinstance(value, Spec) else Spec.parse(value))

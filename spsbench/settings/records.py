@@ -181,7 +181,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, times to the nanosecond; rounds and `laws` as arrays of fields.
 
-        `laws` and `MEASURES` are there only if they were recorded.
+        `laws` and `MEASURES` are there only if they were recorded, `thinking` only if true.
         """
         values = {name: getattr(self, name) for name in PLAIN}
         values |= {
@@ -222,7 +222,7 @@ class Record:
 
     @property
     def contradiction(self) -> str:
-        """Return the first contradiction between fields; empty where they agree."""
+        """Return the first contradiction of finish, tokens, rounds, experts and `laws`; else ""."""
         rounds, probs = self.rounds, self.laws
         emitted = sum(r.emitted for r in rounds)
         if self.tokens if self.error is not None else self.finish not in FINISHES:

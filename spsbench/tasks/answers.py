@@ -14,7 +14,7 @@ class Parts(NamedTuple):
 
 
 def split_answer(answer: str) -> Parts:
-    """Split an answer at its fences, as CommonMark does: the end of the answer closes one too."""
+    """Split an answer into fenced blocks, as CommonMark does, and text with ``` in their places."""
     from markdown_it import MarkdownIt
 
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -84,7 +84,11 @@ class Gsm8k(PromptTask):
         self.hold(f"GSM8K, {len(samples):,} problems of {source}", samples, max_new_tokens)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Return 1 or 0 as `exact_match` (at `####`), `exact_match_last` (or last), `unmarked`."""
+        """Return 1.0 or 0.0 for each metric, from an answer without its thoughts.
+
+        `exact_match`: the number behind `####` is the reference; `exact_match_last`: so is that or,
+        without one, the last number of the answer; `unmarked`: there is none behind `####`.
+        """
         answer = without_thinking(completion)
         marked = final_number(answer) if self.is_asked else marked_number(answer)
         expected = sample.reference

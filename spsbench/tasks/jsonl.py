@@ -85,7 +85,10 @@ class Jsonl(PromptTask):
         return task
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all samples in order; log once how many system messages plain prompts leave out."""
+        """Yield all samples in order; DataError: one does not fit the context.
+
+        A line, logged once, counts the system messages that plain prompts leave out.
+        """
         unused = 0 if self.is_asked else sum(bool(sample.system) for sample in self._samples)
         if unused and not self._is_named:
             self._is_named = True

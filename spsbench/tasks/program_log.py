@@ -236,7 +236,7 @@ def format_counts(numbers: Mapping[str, int]) -> str:
 
 
 def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
-    """Return the lines as JSONL with `result`, in words, and `passed` added; KeyError: unjudged."""
+    """Return `batch.lines` as JSONL with `result`, in words, and `passed`; KeyError: unjudged."""
     lines = []
     for program, values in zip(batch.programs, batch.lines, strict=True):
         one = judged[program.key]

@@ -62,7 +62,7 @@ def defining_code(name: str, answer: str) -> str | None:
 
 
 def body_block(answer: str) -> str | None:
-    """Return the first code block that is a function's body: indented, no `def`; None: none is."""
+    """Return the first code block that is all indented, defines nothing and returns; None: none."""
     for block in split_answer(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in dedent(block).split("\n"))

@@ -57,14 +57,10 @@ class FileRow(NamedTuple):
 
 
 def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
-    """Yield the rows of a file in order.
+    """Yield the rows of a file, or of a folder, in order.
 
-    Args:
-        path: file or folder.
-        text: key of a line that is plain text, or a JSON string; None: such lines are refused.
-
-    Raises:
-        SpsError: as `open_untrusted`. DataError: too large, or of another format; names the line.
+    `text` is the key for a line that is plain text, or a JSON string; None: such lines are refused.
+    SpsError: as `open_untrusted`. DataError: too large, or of another format; it names the line.
     """
     if path.is_dir():
         yield from _saved_rows(path)
@@ -104,7 +100,7 @@ def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]
 
 
 def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield the items of a JSON list, if it is not too long, or else the rows of lines."""
+    """Yield the items of a JSON list that is not too long, else the rows of lines; DataError."""
     start, items = b"", None
     if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
         start = file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)
@@ -118,7 +114,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
-    """Yield a CSV file's rows by the names in its first line, empty fields left out; DataError."""
+    """Yield rows by the names in a CSV's first line, without empty fields; DataError: malformed."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
     size = 0

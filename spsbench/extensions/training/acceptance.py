@@ -107,7 +107,7 @@ def measure_acceptance(
 
 @torch.no_grad()
 def _score_batch(student: Student, teacher: Teacher, batch: TextBatch, warp: Warp) -> list[Row]:
-    """Return the rows of those texts of a batch in which a round begins.
+    """Return for each text with a round the [D] expected rounds that keep a depth, and come to it.
 
     A round begins where a whole draft fits before a text's end, and depth 0 is predicted.
     """
@@ -145,7 +145,7 @@ def _chances(
 ) -> tuple[Tensor, Tensor]:
     """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host.
 
-    Both are 0 at rows that are not predicted. `ids`: [Vd] as `Student.ids`.
+    Both are 0 at rows that are not predicted. `ids`: [Vd] tokens of the columns; None: all tokens.
     """
     q = warp(output.logits.flatten(0, 1)[prediction.rows])
     logits = prediction.logits.to(q.dtype)
@@ -168,7 +168,7 @@ CONTEXT = 256  # cached tokens at which the cost of a round is taken
 
 
 def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
-    """Return the K of the highest predicted speed-up of `method`, among the depths of `reach`."""
+    """Return the best predicted speed-up of `method` and its K, among the depths of `reach`."""
     context = min(CONTEXT, costs.passes.contexts[-1])
     plain, gains = costs.round(PLAIN, 0, 0, context).sum(0), []
     for k in range(1, len(reach) + 1):

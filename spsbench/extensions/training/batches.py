@@ -85,9 +85,9 @@ class Batches:
         return shuffled[place * self.count : (place + 1) * self.count]
 
     def parts(self, step: int, tokens: int) -> list[list[int]]:
-        """Return the texts of a step in parts of at most `tokens`, or of one text; longest first.
+        """Return a step's texts, by number, in parts of at most `tokens` tokens, or of one text.
 
-        Padding counts, and each part is in ascending order of length.
+        Padding counts. The longest texts come first, and each part is in ascending order of length.
         """
         numbers = sorted(self.chosen(step), key=lambda i: (sum(map(len, self.texts[i])), i))
         parts: list[list[int]] = []

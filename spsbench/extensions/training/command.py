@@ -114,11 +114,9 @@ def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> s
     """Train a plan's drafter for some steps on texts of its target; return a sentence of the gain.
 
     It begins with a blank. Both figures are of the same held-out texts, at costs measured here.
-
-    Args:
-        cell: one with that drafter, under the adapter; without a draft nothing is trained.
-        folder: the plan's; the training is in its `trial`, and is resumed there.
-        options: those of `sps plan`, with `prompts`; the training takes those that it has too.
+    `cell` has that drafter, under the adapter; without a draft nothing is trained. The training is
+    in `trial` of the plan's `folder`, and is resumed there. `options` are those of `sps plan`, with
+    `prompts`; the training takes those that it has too.
     """
     if cell.draft is None:
         return " No trial: no drafter with weights is planned."

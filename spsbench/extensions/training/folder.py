@@ -180,7 +180,10 @@ KEPT = 2
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint into `folder`, created if need be; remove all but the newest `KEPT`."""
+    """Write a checkpoint into `folder`, created if need be; remove all but the newest `KEPT`.
+
+    WriteError: the folder or the file cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -40,11 +40,7 @@ MIN_RISE = 0.004  # an evaluation whose last-depth tau rose less is no better on
 def pace(done: float, remaining: float, warmup: float, cooldown: float) -> float:
     """Return the share of the highest rate: a linear warmup, a plateau, then a linear cooldown.
 
-    Args:
-        done: steps done, this one included; the other arguments have the same unit.
-        remaining: steps left, this one included.
-        warmup: length of the rise.
-        cooldown: length of the fall.
+    `done` and `remaining` steps both include this one; `warmup` and `cooldown` are steps, too.
     """
     return min(1.0, done / max(warmup, 1), remaining / max(cooldown, 1))
 
@@ -147,7 +143,11 @@ class TrainingLoop:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the predicted seconds until the end; before a step the minutes, or None."""
+        """Return the predicted seconds until the end, at most those left of `OVERRUN` * `minutes`.
+
+        Where `steps` are given there is no limit. Before the first step: the minutes, or None for
+        `steps`.
+        """
         timed, limit = self.options.steps is None, self.options.minutes * 60
         if self.step == 0:
             return limit if timed else None
@@ -224,7 +224,11 @@ class TrainingLoop:
         return math.floor((step + 1) * share) > math.floor(step * share)
 
     def _losses(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Yield [N] losses of each depth at the rows that it predicts, auxiliary ones added."""
+        """Yield the losses of each depth, [N] at the rows that the student predicts there.
+
+        The auxiliary loss of the student's kind is added. The target runs only if the
+        loss or the student needs it.
+        """
         loss, name, warp = loss_of(self.loss_spec), self.loss_spec.name, self.warp
         tokens_only, warped = name in TOKEN_LOSSES, name in ACCEPTANCES
         unused = tokens_only and not self.student.needs_target
@@ -287,7 +291,10 @@ class TrainingLoop:
             return measure_acceptance(self.student, self.teacher, self.held_out, self.warp)
 
     def _why_end(self) -> str:
-        """Return the reason to end after the last evaluation; empty to continue."""
+        """Return the reason to end after the last evaluation; empty to continue.
+
+        Tau has not risen for `patience` evaluations, or no gain, now or projected, is worth it.
+        """
         patience, worth, now = self.options.patience, self.options.worth, self.now
         taus = [point.tau() for point in self.evaluations]
         if patience and len(taus) > patience:
@@ -344,7 +351,7 @@ class TrainingLoop:
         return due[:count] + plain[: PROBED - count]
 
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
-        """Write a checkpoint of all that the loop needs to go on from this step."""
+        """Write a checkpoint of all that the loop needs to go on from this step; set `saved`."""
         network = self.student.network.state_dict()
         state = {name: getattr(self, name) for name in SAVED}
         state["network"] = {name: weight.detach().cpu() for name, weight in network.items()}
@@ -356,7 +363,8 @@ class TrainingLoop:
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
         """Load the newest checkpoint into this loop, its network and `optimiser`, if there is one.
 
-        A training that ended early is judged anew: by other options it may go on.
+        A training that ended early is judged anew: by other options it may go on. DataError: no
+        checkpoint can be read.
         """
         state = newest(self.folder)
         if state is None:

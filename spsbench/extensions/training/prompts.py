@@ -40,10 +40,7 @@ LIMIT = 1 << 30  # bytes
 
 
 def paragraphs(path: Path, flag: str) -> Iterator[str]:
-    """Yield the paragraphs of a text file, which are parted by empty lines.
-
-    `flag` is the option that named the file.
-    """
+    """Yield a text file's paragraphs, parted by empty lines; SpsError, with `flag`: unreadable."""
     text = read_text(path, f"text, as {flag}", LIMIT)
     parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
     yield from (part for part in parts if part)
@@ -117,7 +114,7 @@ def _distinct(text: str) -> np.ndarray:
 
 
 def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of each text of a task or a file."""
+    """Yield (place, text) of each text of a task or a file; SpsError: neither, or unusable."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
         for number, part in enumerate(paragraphs(path, "`not_from`"), start=1):
@@ -154,7 +151,7 @@ def collect_prompts(
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
     Longer prompts than allowed are left out in a chat, else cut at their end; a line counts them.
-    Reading ends after `count`. DataError: a text of a benchmark, or none of a source is short.
+    Reading ends after `count`. DataError: a text of a benchmark, or a source without a new prompt.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
@@ -183,7 +180,7 @@ def references_of(
     """Return prompts and their references by people, cut to the length of a training's texts.
 
     A whole reference ends with the tokenizer's EOS token. Those of prompts that are longer than
-    allowed are left out, and counted in a line. DataError: none, or a text of a benchmark.
+    allowed are left out, and counted in a line. DataError: a prompt without one, or of a benchmark.
     """
     references: list[tuple[list[int], list[int]]] = []
     for name in options.references:

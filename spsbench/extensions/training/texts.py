@@ -286,7 +286,8 @@ def write_texts(
     """Generate the file `path`, or resume it; return False if stopped before it is complete.
 
     Incomplete texts are in a log, `.partial`, next to it, which goes at the end; `stop` is polled
-    before each batch. MismatchError: the file, or the log, has another header. A whole file stays.
+    before each batch. A file that is there is complete. MismatchError: it, or the log, has another
+    header. Lines log the progress.
     """
     if path.exists():
         refuse_other(read_head(path), header, path)

@@ -126,10 +126,10 @@ class SpeculativeGeneration:
     ) -> Any:
         """Continue each row of `input_ids` [B, L], as transformers' own decoding methods do.
 
-        Returns [B, n] sequences, or where the config asks for it a dict, with scores and logits by
-        one more pass of the target. Tokens also go to a `streamer`; `rounds` becomes the
-        measurements of this call. Without a `seed` torch's generator gives one. UsageError: what
-        cannot be honoured.
+        Returns [B, n] sequences, padded at their ends, or in a dict where the config asks for one;
+        scores and logits take one more pass of the target. Tokens also go to a `streamer`; `rounds`
+        becomes the measurements of this call. Without a `seed`, sampling draws one from torch's
+        generator. UsageError: what cannot be honoured.
         """
         of_call = arguments_of_generate(inspect.currentframe()) | inputs
         streamer, assistant = of_call.pop("streamer", None), of_call.pop("assistant_model", None)

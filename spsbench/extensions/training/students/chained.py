@@ -46,18 +46,16 @@ class Chained(HeadStudent):
 
     @abstractmethod
     def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
-        """Yield the state [B, T, .] of each depth, and its projection to logits.
+        """Yield the state [B, T, .] of each depth, and its projection to logits, `depth` times.
 
-        Args:
-            hidden: [B, T, D] last hidden states of the target.
-            tokens: [B, T] tokens of the text; 0 beyond its end.
-            depth: number of states.
+        `hidden` [B, T, D] are last hidden states of the target, `tokens` [B, T] those of the text,
+        0 beyond.
         """
 
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth d from 0, of continuation rows from 1 + d on."""
+        """Yield a prediction for each depth d from 0, of the continuation's rows from 1 + d on."""
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -141,7 +139,7 @@ class MlpStudent(Chained):
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Set random weights; a head no wider than the target begins as projections of its rows.
+        """Set random weights by `seed`; a head no wider than the target gets projected rows of it.
 
         The projection keeps the principal directions of the rows.
         """

@@ -70,7 +70,7 @@ class DraftStudent(Student):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield the one prediction of all rows, `depth` times."""
+        """Yield one prediction, of all rows that predict a continuation, `depth` times."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
@@ -190,14 +190,9 @@ def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
 def open_start(start: Path, seed: int, tokenizer: Any, vocab: int) -> PreTrainedModel:
     """Return a draft model in float32, with random weights where the folder has none.
 
-    Args:
-        start: folder of the model, or its bundled name.
-        seed: seed of random weights.
-        tokenizer: tokenizer of the target, which the model must share.
-        vocab: number of tokens that the model must have logits for.
-
-    Raises:
-        MissingError: no config.json. DataError: other tokens than the target's, or fewer logits.
+    `start` is the folder, or a bundled name, and `seed` that of random weights. `tokenizer` and
+    `vocab` are the target's. MissingError: no config.json. DataError: other tokens than the
+    target's, or fewer logits than `vocab`.
     """
     folder = local_folder(str(start)) or start
     if not (folder / "config.json").is_file():

@@ -108,7 +108,7 @@ class EagleStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth d from 0, of continuation rows from 1 + d of a text on.
+        """Yield a prediction for each depth d from 0, of the continuation's rows from 1 + d on.
 
         Each pass reads the features that the pass before it wrote. `extra` is the weighted feature
         loss of kinds that have one.
@@ -152,7 +152,7 @@ class Eagle3Student(EagleStudent):
     sizes = (("features", "features"), ("draft_vocab", "draft_vocab"), ("inner", "layer.inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
-        """Return the shape of a head over three hidden states, and set the draft vocabulary."""
+        """Return the shape of a head over three hidden states; set its vocabulary, `chosen`."""
         layer = layer_of(target.parts, options.inner, "eagle3")
         self.chosen = draft_vocabulary(target.counts, options.draft_vocab)
         return Eagle3Shape(

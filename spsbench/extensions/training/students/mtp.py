@@ -43,8 +43,7 @@ class MtpStudent(EagleStudent):
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Let the layer begin as the target's last one of its kind, and `fc` as the feature.
 
-        Raises:
-            UsageError: the target has no such layer.
+        UsageError: the target has no such layer.
         """
         network, width = self.network, self.shape.width
         network.layer.to_empty(device="cpu")  # a layer of transformers is made on `meta`

@@ -203,7 +203,7 @@ SPREAD = 0.02
 
 @torch.no_grad()
 def init_weights(network: nn.Module, seed: int) -> None:
-    """Initialise all weights in place: norms are 1, biases 0, matrices normal.
+    """Initialise all weights in place by `seed`: norms are 1, biases 0, matrices normal.
 
     Their deviation is `SPREAD` at the end of a sublayer, else the root of 1 / inputs.
     """

@@ -29,13 +29,9 @@ def build_student(
 ) -> Student:
     """Return a new student on the target's device, with its initial weights.
 
-    Args:
-        tokenizer: tokenizer of the target.
-        name: name of the target, for config.json.
-        counts: [V] how often each token occurs in the texts.
-
-    Raises:
-        SpsError: the target, or what is to start from, does not fit the options.
+    `tokenizer` and `name` are the target's, the name for config.json; `counts` [V] is how often
+    each token occurs in the texts. SpsError: the target, or what is to start from, does not fit the
+    options.
     """
     if isinstance(options, DraftTraining):
         if options.start is None:

@@ -201,7 +201,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     choices = list(answers_of(account, answer, () if answer is entry else (entry,)))
     if not choices:
         raise LeftOutError("an answer without choices")
-    beside = [account.at(path) for path in form.beside if value_at(entry, path)]
+    beside = [account.at([path]) for path in form.beside if value_at(entry, path)]
     around = tuple(half for half in (sent, *beside) if isinstance(half, dict))
     identity = request_name(entry, index, "custom_id", "id", "request_id", "rid")
     for place, (choice, holders) in enumerate(choices):

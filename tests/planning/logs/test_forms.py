@@ -59,6 +59,7 @@ def test_a_form_gives_its_prompt_and_its_answer(tmp_path, form):
     prompt, answer = LogTokenizer(Letters()).of(request)
     assert Q in "".join(map(chr, prompt))
     assert answer == [ord(letter) for letter in A]
+    assert (request.temperature == 0.5) == ("temperature" in str(WITH_PROMPT[form]))
     assert not reader.left_out
     assert not reader.unread
 

@@ -64,7 +64,7 @@ def use_threads(threads: int | None) -> None:
 
 
 def _limit_threads(model: PreTrainedModel) -> None:
-    """Lower torch's threads to those that the engine of `model` chose beside other busy programs.
+    """Lower torch's threads to the number that an engine chose for `model` on a busy machine.
 
     Does nothing where no other program was busy then, or torch has no more threads; logs a change.
     With more of them an operator over a large vocabulary waits for a thread without a core.
@@ -97,10 +97,8 @@ def build_decoder(
 class LoadedDecoderContext:
     """`DecoderContext` for the models of a cell: fresh sessions over shared weights.
 
-    Of a cell whose engine is elsewhere it has the tokenizer alone.
-
-    Args:
-        schedule: in place of the cell's own.
+    Of a cell whose engine is elsewhere it has the tokenizer alone. A given `schedule` is used in
+    place of the cell's.
     """
 
     def __init__(
@@ -154,11 +152,8 @@ class LoadedDecoderContext:
 class LoadedDrafterContext:
     """`DrafterContext` for the models of a cell.
 
-    Args:
-        target_session: returns the session of the loop; None: there is no loop.
-
-    Attributes:
-        together: makes a pass with the other rows of the batch that draft.
+    `target_session` returns the session of the loop; None: there is no loop. The attribute
+    `together` makes a pass with the other rows of the batch that draft.
     """
 
     def __init__(
@@ -179,7 +174,10 @@ class LoadedDrafterContext:
         self._name = str(cell.drafter)
 
     def session(self) -> LM:
-        """Open a session with the draft model, in its vocabulary; UsageError: not in the plan."""
+        """Open a session with the draft model in its own vocabulary, in a row of the batch if any.
+
+        UsageError: the drafter's plan names no draft model.
+        """
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
         draft: Any = self._cell.draft  # which every resolved cell has whose drafter needs one
         engine: Engine = make("engines", draft.engine)
@@ -202,8 +200,8 @@ class LoadedDrafterContext:
         """Return the network that `make_network` makes, once for a head and the draft's engine.
 
         The first call quantises it as the draft says, has the engine pack it, and keeps it with the
-        head; later calls ignore their `make_network`. Without a draft or a head each call makes a
-        new network.
+        head; later calls ignore their `make_network`. Without a head or a draft each makes a new
+        one.
         """
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
@@ -240,8 +238,9 @@ class LoadedDrafterContext:
     def partial(self, part: CachePart) -> LM:
         """Open a session with the target over `part` of its cache, in a row of the batch if any.
 
-        UsageError: the plan leaves the target out, or `part` has as many rows as its context. What
-        the engine refuses is a UsageError or DataError with the drafter's name.
+        UsageError: the drafter's plan leaves the target out, or `part` has as many rows as the
+        target's context. What the engine refuses is a UsageError or DataError with the drafter's
+        name.
         """
         engine = self._target_engine("a part of the target's cache")
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit

@@ -34,8 +34,7 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "GrammarTokens"]] = WeakKeyDictionary()
 def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
     """Return a new constraint for one generation of a cell over loaded models; None: it has none.
 
-    A JSON text is closed within its budget unless `leave_open`. DataError: as `tokens_of` and
-    `matcher`.
+    A JSON text is closed within its budget unless `leave_open`. DataError: llguidance refuses it.
     """
     kind = constraint_kind(cell)
     if kind is None:
@@ -90,8 +89,8 @@ class GrammarTokens:
         """Return the token allowed by `mask` [V] that leads most likely to the end of a JSON text.
 
         In a string (where `q` or `Q` is allowed) that is the quote, else a single character;
-        elsewhere `CLOSERS` tells. `before` has the tokens of the end so far: those of the same
-        string or number are repeated last, since its pattern may ask for another one.
+        elsewhere the first by `_order`. `before` has the tokens of the end so far: those of the
+        same string or number are repeated last, since its pattern may ask for another one.
         """
         order = self._order.copy()
         letters, quotes = ([token for token in some if mask[token]] for some in self._marks)
@@ -137,7 +136,10 @@ class GrammarTokens:
         return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
-        """Return a grammar's first state, compiled once, for users to copy; DataError: none."""
+        """Return a grammar's first state for callers to copy; DataError: it cannot be followed.
+
+        It is compiled once, and kept; of more than `MAX_GRAMMARS` the oldest is dropped.
+        """
         key = kind, text
         if key not in self._matchers:
             matcher = import_llguidance().LLMatcher(

@@ -70,15 +70,10 @@ def turn_tokens(ks: Sequence[int], batches: int = 1) -> int:
 class RoundMeter:
     """Real rounds of the decoding loop after one context; a turn times one round of each K.
 
-    Each turn starts a few tokens later; texts that become too long restart.
-
-    Args:
-        cell: source of drafter, verifier and warp; the cell's schedule is not used.
-        text: token ids, more of them than `context`.
-        context: tokens cached when a text begins.
-        ks: tokens to request, rising.
-        times: rounds of each K in a turn; the turn's value is their median.
-        sizes: texts that make their rounds together, rising.
+    Each turn starts a few tokens later; texts that become too long restart. `cell` is the source of
+    drafter, verifier and warp; its schedule is not used. `text` has more token ids than `context`,
+    which are cached when a text begins. A turn makes `times` rounds of each of the rising `ks`,
+    whose median is its value, in `sizes`, rising, of texts that make their rounds together.
     """
 
     def __init__(
@@ -195,8 +190,8 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
 def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
     """Return costs of rounds by the cell's drafter, of a hybrid its second, over a random text.
 
-    All depths (K of `DEPTHS`) are measured in turns with the usual verifier, and the fastest turn
-    of each counts: what else a machine does only adds time. UsageError: `resolve` refuses the cell.
+    Rounds of all depths (K of `DEPTHS`) alternate, with the usual verifier, and the fastest of each
+    counts: what else a machine does only adds time. UsageError: `resolve` refuses the cell.
     """
     drafter = cell.drafter
     if drafter.name == HYBRID:
@@ -219,10 +214,10 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
 def to_round_costs(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     """Return costs in plain rounds from seconds of rounds of 0, 1, 2, ... drafted tokens.
 
-    `seconds` has (of drafting, of all else in the round) by drafted tokens, at least for 0, 1 and
-    2. A token costs the mean rise of drafting after the first; rows, summed up, the rise of all
-    else. The first row counts as the second; what more the first token takes is `fixed`. None is
-    negative.
+    `seconds` has (of drafting, of the round without it) by drafted tokens, at least for 0, 1 and 2.
+    A drafted token costs what drafting rises by for each after the first; rows cost, summed up,
+    what the others' seconds rise by. The first row counts as the second; what more the first token
+    takes is `fixed`. None is negative; all are rounded.
     """
     drafting, others = zip(*seconds, strict=True)
     plain, first, deepest = others[0], others[1], len(seconds) - 1

@@ -35,7 +35,7 @@ def resolve(
     """Check every name, argument and pairing of a request, and return its cell. No model is loaded.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
-    drafts that come by rule; the guarantee is that of its class. A schedule's `costs=here` become
+    deterministic drafts; the guarantee is that of its class. A schedule's `costs=here` become
     numbers. A drafter over a draft model gets the one that comes with a bundled target, where none
     is named. Where its vocabulary differs from the target's, drafter `model` becomes one that
     drafts by shared tokens or by strings, with a note. Of an engine elsewhere only options and
@@ -133,7 +133,11 @@ def check_constraint(cell: CellRequest) -> None:
 
 
 def check_processors(request: CellRequest) -> None:
-    """Raise UsageError for processors that the decoder lacks, or least tokens above the most."""
+    """Raise UsageError for processors that the decoder lacks, or least tokens above the most.
+
+    Native has all; hf lacks the frequency and presence penalties and a repetition penalty of the
+    answer alone; other decoders have none.
+    """
     if request.min_new_tokens > request.max_new_tokens:
         raise UsageError(
             f"`min_new_tokens` {request.min_new_tokens} with `max_new_tokens` "
@@ -180,9 +184,8 @@ def check_weights(cell: Cell, what: str) -> None:
 def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
     """Return the request with drafter `tli` (shared tokens) or `slem` (strings), and log which.
 
-    It is `tli` where the requested verifier cannot follow chains drafted by rule, as those by
-    strings are, or where the cell samples and the vocabularies share at least `LARGE` of a text's
-    tokens.
+    It is `tli` where the requested verifier refuses deterministic chains, which strings give, or
+    where the cell samples and the vocabularies share at least `LARGE` of a text's tokens.
     """
     named = request.verifier
     needs_probs = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None

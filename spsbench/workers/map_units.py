@@ -43,11 +43,10 @@ def map_units(
 
     A unit is taken when a worker is free. `take` gets it with its result, or with the exception
     that it raised, in the order in which they end; what it writes is on disk when it returns.
-    `threads` are each worker's (None: its share of the machine), `device` is where Ray's compute.
-    `stop` is asked at least once a second; once it is true workers are ended with what they are at.
-
-    Raises UnavailableError where there is no worker or one has ended, and the SpsError of a worker
-    that cannot work.
+    `threads` are each worker's (None: its share of the machine), `device` is where Ray's workers
+    compute. `stop` is asked at least once a second; once it is true workers are ended with what
+    they are at. Raises UnavailableError where there is no worker or one has ended, and the error of
+    a worker that cannot prepare.
     """
     waiting, running = iter(units), 0
     with pool_of(settings, work, threads, device) as pool:

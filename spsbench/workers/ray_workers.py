@@ -37,13 +37,10 @@ PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too
 class RayPool(AbstractContextManager[Pool]):
     """As many actors as the cluster has room for when the run starts.
 
-    Args:
-        work: gets its `threads`, and how many are `beside` each other.
-        threads: each worker's; None: as the smallest node has cores, or 1 core beside a GPU.
-        device: each worker has a GPU where it is one.
-
-    Raises:
-        UnavailableError: no Ray, no cluster at the address, or one without room for a worker.
+    `work` gets its `threads`, and how many workers are `beside` each other. `threads` are each
+    worker's; None: as many as the smallest node has cores, or 1 core beside a GPU. Each has a GPU
+    where `device` is one. UnavailableError: no Ray, no cluster at the address, or no room for a
+    worker.
     """
 
     def __init__(self, settings: Workers, work: Work, threads: int | None, device: str) -> None:

@@ -16,9 +16,8 @@ TICK = 1.0  # seconds between two looks at whether to stop
 class Work(ABC):
     """The function of a worker, which its process receives pickled.
 
-    Args:
-        threads: the number for torch; None = its own choice.
-        beside: workers on one machine.
+    `threads` is the number for torch (None = its own choice), `beside` that of workers on one
+    machine.
     """
 
     threads: int | None = None
@@ -95,8 +94,7 @@ class Pool(Protocol):
         """Begin a unit; at most `count` are begun at once."""
 
     def finished(self) -> Iterator[tuple[Any, bytes]]:
-        """Yield the units that have ended, with what `Runner.run` returned; may be none yet.
+        """Yield (unit, packed result of `Runner.run`) of those that have ended; may be none yet.
 
-        Raises:
-            UnavailableError: a worker has ended.
+        UnavailableError: a worker has ended.
         """

@@ -110,8 +110,7 @@ def deliver(
     """Read what is expected, and return what writes the other files when a check is done.
 
     It takes a check's result, and returns what is worse than expected (nothing without `expect`),
-    and a log of SARIF. SpsError, here: `expect` cannot be read, or another file will not be
-    writable.
+    and a log of SARIF. SpsError, here: `expect` cannot be read, or another file not be written.
     """
     expected = None if expect is None else read_expectation(expect)
     for path in filter(None, (write_expect, junit)):

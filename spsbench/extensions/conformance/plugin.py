@@ -45,9 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class Server:
     """A running server, and what a claim about it may spend; 0 is no limit.
 
-    Args:
-        undecided: what becomes of a claim that cannot be decided: "xfail" or "fail".
-        weights: model of the server, where claims name none.
+    `undecided` is what becomes of a claim that cannot be decided, "xfail" or "fail"; `weights` is
+    the model of the server, where claims name none.
     """
 
     url: str

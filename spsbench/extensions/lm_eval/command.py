@@ -107,9 +107,8 @@ def register_model() -> type:
 class PairModel:
     """A pair as a model of the harness, by its model `hf`, which is the other base of its class.
 
-    Args:
-        options: of `spsbench.load`: `target=...,draft=...,k=4,verifier=block`; the harness's
-            `max_batch_size` and `device` do nothing here, and `batch_size` is of likelihoods.
+    `options` are of `spsbench.load`: `target=...,draft=...,k=4,verifier=block`; the harness's
+    `max_batch_size` and `device` do nothing here, and `batch_size` is of likelihoods.
     """
 
     cache_hook: Any  # the harness's, of answers
@@ -143,7 +142,10 @@ class PairModel:
             return self._scorer.model(inps).logits[..., : self._scorer.vocab_size]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the text after each context, in order; greedy unless a task samples."""
+        """Return the text after each context, in order; greedy unless a task samples.
+
+        Each is a sample of its own. Rounds go to `rounds`, texts to the harness's cache.
+        """
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):
             context, kwargs = request.args

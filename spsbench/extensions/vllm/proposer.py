@@ -32,12 +32,9 @@ ENDED = 32  # texts that are kept beyond a batch: ended ones, and preempted ones
 class Proposer:
     """Drafts for vLLM's method `custom_class`.
 
-    Args:
-        vllm_config: has, under `KEY` of its additional config, either `drafter`, a spec, or
-            `script`, the path of a `Script`.
-
-    Raises:
-        UsageError: neither or both, a drafter that vLLM cannot serve, or a file that is no script.
+    Under `KEY` of its additional config `vllm_config` has either `drafter`, a spec, or `script`,
+    the path of a `Script`. UsageError: neither or both, a drafter that vLLM cannot serve, or no
+    script.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -73,8 +70,7 @@ class Proposer:
         """Return the draft of each row, of at most K tokens, and as the model's context allows.
 
         `sampled_token_ids` are the new tokens of each row; without any, in a part of a prompt, it
-        has no draft. `token_ids_cpu` [rows, longest] are the texts, as long as `num_tokens_no_spec`
-        [rows].
+        has no draft. `token_ids_cpu` [rows, longest] are the texts, of `num_tokens_no_spec` [rows].
         """
         drafts = []
         for i, sampled in enumerate(sampled_token_ids):
@@ -135,15 +131,10 @@ class Script:
     """Drafts that a file names for each position of the answers to its prompts: an adversary.
 
     The file is JSON. Its `texts` are pairs [ids of a prompt, drafts], where drafts[i] follows i
-    tokens of the answer; other texts have no drafts. It is read anew when it is replaced.
-
-    Args:
-        path: written here without texts; a file that is there must be a script.
-        about: what its writer needs to know of the server: `k` and `vocab`.
-
-    Raises:
-        ValueError, KeyError: a file that is no script.
-        SpsError: a file that cannot be written.
+    tokens of the answer; other texts have no drafts. It is read anew when it is replaced. It is
+    written to `path` without texts, with what its writer needs to know `about` the server: `k` and
+    `vocab`. Raises ValueError or KeyError for a file there that is no script, SpsError if it cannot
+    be written.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:

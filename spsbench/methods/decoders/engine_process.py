@@ -36,10 +36,8 @@ SECRET = ("SPS_API_KEY", "SPS_BASELINE_API_KEY", "HF_TOKEN")  # variables that n
 class EngineProcess:
     """A running engine.
 
-    Args:
-        name: the engine's name in `engine_worker`.
-        options: keywords that the engine is loaded with.
-        timeout: seconds for the load, and for an answer.
+    `name` is the engine's in `engine_worker`, `options` are the keywords that it is loaded with,
+    and `timeout` the seconds for the load, and for an answer.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], timeout: float) -> None:
@@ -84,7 +82,11 @@ class EngineProcess:
         return answer
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line as JSON; without one in time close, and raise UnavailableError."""
+        """Return the next line as JSON.
+
+        Where the process ends or is silent for the timeout, it is closed, and UnavailableError has
+        the last line of its standard error.
+        """
         until = time.monotonic() + self._timeout
         while b"\n" not in self._left:
             ready, _, _ = select.select([self._output], [], [], max(0.0, until - time.monotonic()))
@@ -151,8 +153,8 @@ class EngineDecoder(Decoder):
     ) -> Self:
         """Return a decoder over the process of these options, which is started if none runs.
 
-        At K = 0 it has no draft. MissingError: interpreter, engine or model is not there, or fails
-        to load.
+        At K = 0 it has no draft. MissingError: interpreter, engine or model is missing or does not
+        load; UnavailableError: the process ends, or is silent for `timeout` seconds.
         """
         options = {
             "path": str(Path(path).expanduser()),

@@ -143,9 +143,10 @@ class OpenVino:
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Return `blocks` after `ids`, timed from `began`, and `finish`: eos, stop or length.
 
-        A block is (tokens, seconds since `began`, tokens drafted for it: 0, or -1 with a draft, as
-        they are not told). `request` has the warp, the limit `tokens`, `k`, `seed`, `stop` and
-        `ignore_eos`.
+        A block is (tokens, seconds since `began`, tokens drafted for it: 0, or -1 with a draft,
+        whose length is unknown). `request` has the warp, the limit `tokens`, `k`, `seed`, `stop`
+        and `ignore_eos`. A text below the limit without the EOS id ended by a stop string, if there
+        are any.
         """
         import numpy as np
         import openvino

@@ -75,12 +75,10 @@ class Blocks:
 class HfDecoder(Decoder):
     """`target.generate(...)`, with `draft` as its assistant when `k` is above 0.
 
-    Args:
-        target_model, draft_model: as loaded; their generation configs are not changed.
-        k: tokens drafted a round.
-        vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
-        processors: the processors under which texts are drawn; None: there are none.
-        lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
+    The models are as loaded; their generation configs are not changed. `k` tokens are drafted a
+    round. Rows beyond `vocab_size` are padding and never drawn. `processors` apply to texts (None:
+    there are none). `lookup` is the longest n-gram of transformers' prompt lookup, in place of an
+    assistant; 0 = off.
     """
 
     runs_engines = False
@@ -88,7 +86,11 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
-        """Return a decoder over the cell's models; UsageError: options that transformers lacks."""
+        """Return a decoder over the cell's models; UsageError: options that transformers lacks.
+
+        Drafter ngram becomes transformers' prompt lookup; a schedule without a constant K means K =
+        0.
+        """
         cell = context.cell
         options = dict(cell.drafter.args)
         if ours := options.keys() & {"match", "source"}:

@@ -16,8 +16,7 @@ MAX_LIKELIEST = 20  # tokens after each that may be recorded
 class NativeDecoder(Decoder):
     """`decode` with the parts of a cell.
 
-    Args:
-        loop: `decode`, to be called with the prompt and the keywords of `Decoder.__call__`.
+    `loop` is `decode`, to be called with the prompt and the keywords of `Decoder.__call__`.
     """
 
     ranges: ClassVar = {"likeliest": (0, MAX_LIKELIEST)}

@@ -56,8 +56,9 @@ class ChainsDrafter(FrontierDrafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`.
 
-        Chains end where `go_on` refuses their next slot. A shared node is one for all of its
-        chains, fed once; a draft with shared nodes has no probs.
+        Token d of chain c is drawn by DRAFT's uniform d * n + c. Chains end where `go_on` refuses
+        their next slot; where one token is possible, one chain of a node goes on. With `share`
+        equal tokens below a node are one node, fed once, and the draft has no probs.
         """
         frontier, n = self._frontier, self.n
         frontier.settle(context)
@@ -101,7 +102,7 @@ class ChainsDrafter(FrontierDrafter):
     def _going(
         self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
-        """Return (row, chain) of chains that `go_on` lets: of a row with one possible token one."""
+        """Return (row, chain) of those that go on; of a row with one possible token only one."""
         possible = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)

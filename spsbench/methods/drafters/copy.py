@@ -62,7 +62,11 @@ class CopyDrafter(RuleDrafter):
         self._read = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Move the pointer along new tokens; return the source after it for all K, or []."""
+        """Move the pointer along new tokens; return the source after it for all K, or [].
+
+        Where it is lost or at the end, it is set to the one place that follows the longest end of
+        the text that the source has, if that occurs once and `least` tokens agree.
+        """
         for token in tokens[self._read :]:
             self._met = self._index.step(*self._met, token)
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]

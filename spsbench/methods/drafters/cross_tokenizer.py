@@ -211,8 +211,7 @@ class OwnTokens:
         """Roll the cache back to the text and return [m], the tokens to feed next, at least one.
 
         None where the text cannot be written, or fills the draft model's context. `tokens` is the
-        whole text, in the target's tokens; `drafted` are the draft model's, fed after the last
-        `align`.
+        whole text, in the target's tokens; `drafted` are the draft's, fed after the last `align`.
         """
         self._cached += drafted
         self._pending = []

@@ -128,7 +128,10 @@ class Frontier:
             self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
     def _ruled(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after some nodes under the constraint and the processors."""
+        """Return [n, V] logits after some nodes under the constraint and the processors, if any.
+
+        Tokens that the constraint forbids get -inf; a row where none would be left stays as it is.
+        """
         if self._by_path is None:
             return logits
         context, ids = self._by_path, self.known_ids if self.narrow else None
@@ -175,8 +178,7 @@ class ChainFrontier(Frontier):
 class FrontierDrafter(Drafter):
     """A drafter whose drafts grow over a frontier.
 
-    Args:
-        narrow: distributions are made, and drawn from, over the known tokens alone.
+    `narrow`: distributions are made, and drawn from, over the known tokens alone.
     """
 
     def __init__(self, frontier: Frontier, *, narrow: bool = False) -> None:

@@ -33,12 +33,9 @@ class HiddenReader(Frontier):
     """A frontier over a head: its rows of the text hold features of the target.
 
     Row j holds the features of token j and, where the head embeds, the embedding of token j + 1.
-
-    Args:
-        network: network of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
-        target: whose embeddings, and maybe head, it uses.
-        cache: empty, for the layers of the head.
-        together: makes passes with other texts of a batch.
+    `network` is that of the head, with its weights, `layers` and `ids` as in `HeadNetwork`; it uses
+    the embeddings, and maybe the head, of `target`. `cache` is empty, for the layers of the head;
+    `together` makes passes with other texts of a batch.
     """
 
     limit = None  # rotary positions have no end
@@ -249,7 +246,7 @@ class HeadFrontier(HiddenReader):
         return self._spread(self._after_text)
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after new `nodes` below `parents`, by one pass of the head."""
+        """Feed nodes in one pass of the head; keep features, return [n, V] logits after each."""
         features, n, past = self._after(parents), len(nodes), len(self._parents)
         self._add(nodes, parents)
         if n == 1 and self._parents == list(range(-1, past)):
@@ -267,7 +264,10 @@ class HeadFrontier(HiddenReader):
         return self._noted(nodes, outputs)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        """Return n drafted tokens and the logits [n, V] after each, by one program; None: none."""
+        """Draw n tokens by `u` [n] in one program; return them and the [n, V] logits after each.
+
+        None, with nothing drawn: there is no program, or the text and the draft exceed the window.
+        """
         features, n = self._after([-1]), len(u)
         if self._window is not None and self._read + n > self._window:
             return None  # a program of one row has no mask

@@ -36,7 +36,11 @@ class HybridDrafter(Drafter):
 
     @classmethod
     def plan(cls, first: str = FIRST, then: str = THEN, **_: Any) -> Plan:
-        """Return the plan of both; ValueError: `first` samples, or both take `draft`."""
+        """Return the plan of both; ValueError: `first` samples, or both take `draft`.
+
+        Drafts are sampled where those of `then` are and neither branches, else deterministic; they
+        may branch where one's may. `draft` and parts of the target are what either takes.
+        """
         plans = [plan_of(parse_inner(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:
             raise ValueError(f"{first} samples its drafts: expected a deterministic one first")
@@ -76,11 +80,11 @@ class HybridDrafter(Drafter):
         self._then.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft by `first` if that is long enough or fills its K, else by `then`.
+        """Draft by `first` if that finds `least` tokens or fills its K, else by `then`.
 
-        The K of `first` is the schedule's for drafts by rule, where it tells these apart. Where
-        `first` drafts, `then` is called with K = 0, so that it sees every round; where `then` finds
-        nothing, `first` drafts. In a sampled hybrid the probs of a draft by rule are one-hot.
+        The K of `first` is the schedule's for deterministic drafts, where it has one. Where `first`
+        drafts, `then` is called with K = 0, so that it sees every round; where `then` finds
+        nothing, `first` drafts. In a sampled hybrid the probs of a draft by `first` are one-hot.
         """
         length = len(context.tokens)
         rule_k = room(self._first, length, k if context.rule_k is None else context.rule_k)

@@ -46,7 +46,11 @@ class LookaheadDrafter(Drafter):
         self._columns, self._pool, self._taken = [], {}, 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Learn from the last pass; draft n-grams of the pool, then the window, only for scores."""
+        """Learn from the last pass; draft n-grams of the pool, then the window, only for scores.
+
+        N-grams after the newest token form a trie of depth `k` at most, within `context.nodes`. The
+        window is left out at K = 0 or where it does not fit.
+        """
         x = context.tokens
         if context.last is not None:
             self._advance(context.last, x)

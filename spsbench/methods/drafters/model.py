@@ -35,7 +35,10 @@ class ChainDrafter(FrontierDrafter):
         self.drawn = Drawn.IID if sampled else Drawn.POINT
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft up to `k` tokens, until `go_on` refuses the next; with [N, V] probs if sampled."""
+        """Draft up to `k` tokens, until `go_on` refuses the next slot's probs; K = 0: none.
+
+        Sampled ones come with probs [N, V], slot i by DRAFT's uniform i; the likeliest without.
+        """
         frontier, ids = self._frontier, self.known_ids
         if k == 0:
             frontier.defer(context)

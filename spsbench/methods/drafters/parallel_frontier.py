@@ -51,7 +51,7 @@ class ParallelFrontier(HiddenReader):
         return self._scores(nodes)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        """Draw n nodes by `u` in one call, as `roll_out`; None: this head feeds one by one."""
+        """Draw n nodes by `u` in one call, as `roll_out` does; None: the head feeds one by one."""
         nodes, state, ids = range(len(u)), self._states[-1], None
         if self.network.marginal:
             self._states.update(dict.fromkeys(nodes, state))

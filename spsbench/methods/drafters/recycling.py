@@ -104,7 +104,7 @@ class RecyclingDrafter(LookUpDrafter):
         self._rows[x[self._drafted_at - 1]] = candidates[0]
 
     def _count_hits(self, x: Sequence[int]) -> None:
-        """Count the ranks at which the new tokens were in the rows."""
+        """Count the new tokens whose predecessor had a row, and the ranks at which it had them."""
         for before, token in zip(x[self._drafted_at - 1 :], x[self._drafted_at :], strict=False):
             row = self._rows.get(before)
             if row is not None:

@@ -102,7 +102,11 @@ class TwoLevelDrafter(PartialDrafter):
         self._first.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draw up to `k` tokens; a pass scores what `first` guessed right, and one token more."""
+        """Draw up to `k` tokens; a pass scores what `first` guessed right, and one token more.
+
+        Slot i uses DRAFT's uniform i, and returns its probs, under constraint and processors, too.
+        It ends where `go_on` refuses the next slot.
+        """
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         p: list[Tensor] = []
         text, more = list(context.tokens), True

@@ -52,7 +52,7 @@ class ShapedDrafter(FrontierDrafter):
         """Draw the tree's first `k` levels, one pass each, within `context.nodes`.
 
         Nodes come level by level; those whose parents get fewer children (`_child_counts`) are left
-        out, and all below them. Siblings by rule have no probs.
+        out, and all below them. Deterministic siblings have no probs.
         """
         frontier = self._frontier
         frontier.settle(context)

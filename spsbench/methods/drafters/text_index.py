@@ -137,7 +137,7 @@ class SuffixAutomaton:
         return self.hidden is not None and self._owner[state] == self.hidden
 
     def _extended(self, token: int) -> int:
-        """Return the state of the text so far followed by `token`."""
+        """Return the state of the text so far followed by `token`, which is added if it is new."""
         at = self.last
         if token in self._next[at]:  # another text went the same way
             return self._own(at, token)
@@ -166,7 +166,7 @@ class SuffixAutomaton:
         return split
 
     def _state(self, after: dict[int, int], link: int, length: int, like: int) -> int:
-        """Make a state that occurred where `like` did (`ROOT`: nowhere)."""
+        """Add a state that occurred where `like` did (`ROOT`: nowhere), and return its number."""
         self._next.append(after)
         self._link.append(link)
         self._length.append(length)

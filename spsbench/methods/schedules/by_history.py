@@ -72,8 +72,7 @@ class Fold(Generic[S]):
 def outcome(turn: Round) -> tuple[int, int]:
     """Return the numbers of kept and of tested draft tokens of a round.
 
-    Counts are right for every verifier; overlaps are only `sps`'s mean number accepted. A
-    verifier that does not test tokens one by one counts as stopping at the first rejection.
+    A verifier that does not test tokens one by one counts as stopping at the first rejection.
     """
     tested = turn.tested if turn.tested >= 0 else min(turn.accepted + 1, turn.drafted)
     return turn.accepted, tested

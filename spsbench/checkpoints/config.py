@@ -92,7 +92,11 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Raise DataError for a head, no (named) decoder-only model, untrusted code, or bad sizes."""
+    """Raise DataError for what cannot be loaded as a decoder-only language model.
+
+    Refused are a head, no `model_type`, a type or flag of another kind, code of the model's own
+    without `trust_remote_code`, and sizes out of range, those of a `text_config` too.
+    """
     kind = config.get("model_type")
     if not kind and names_head(config):
         raise DataError(

@@ -50,14 +50,10 @@ class UnsupportedModelError(ValueError):
 class EagerLM:
     """A session with `model`: its own cache over shared weights.
 
-    Args:
-        model: in eval mode, on its device.
-        vocab_size: rows of the logits that are tokens; the padding rows after them are dropped,
-            which gives them probability 0 and rescales the rest. Default: all rows.
-        layers: hidden states to return, as transformers numbers them (0 = the embeddings).
-
-    Attributes:
-        joins: whether passes of several sessions can be made as one.
+    `model` is in eval mode, on its device. `vocab_size` are the rows of the logits that are tokens,
+    by default all; the padding rows after them are dropped, which gives them probability 0 and
+    rescales the rest. `layers` are the hidden states to return, as transformers numbers them (0 =
+    the embeddings). `joins`: whether passes of several sessions can be made as one.
     """
 
     joins: ClassVar[bool] = True

@@ -74,11 +74,8 @@ class Runner:
     """A cache and the recorded passes over it, for one text at a time.
 
     It has no reference to what it runs, which keeps it for later texts. `limit` is the number of
-    tokens in the context, None: any number.
-
-    Attributes:
-        replays: by the key of a recorded pass its inputs, and what makes it again.
-        refused: the names of passes that cannot be recorded.
+    tokens in the context, None: any number. `replays` are the inputs of recorded passes, and what
+    makes each again, by key; `refused` are the names of passes that cannot be recorded.
     """
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
@@ -265,7 +262,7 @@ class StaticNetwork:
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`, replayed if possible; the runner has the rows.
+        """Return `plain(tensors, mask, cache)`, or a replay of it; `cache` gets the runner's rows.
 
         A pass is recorded when its shape first comes. Within it, over many rows and over no past,
         `plain` is called. One that cannot be recorded is noted, and its `name` not tried again.
@@ -319,7 +316,10 @@ class Static(Engine):
         return open_at_border(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
-        """Choose `static`, else `eager`, for `model`, unless one is chosen; return that as JSON."""
+        """Choose `static`, else `eager`, for `model`, unless one is chosen; return that as JSON.
+
+        Codes become plain weights. UnsupportedModelError: it cannot be rolled back.
+        """
         dequantise(model)
         if choice := engine_config_of(model):
             check_rollback(model)

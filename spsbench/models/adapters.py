@@ -47,7 +47,10 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
 
 
 def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
-    """Merge an adapter into `model`, a changed head untied; DataError: its tensors do not fit."""
+    """Merge an adapter, times its factor, into `model` in place, a changed tied head untied.
+
+    DataError: a tensor is missing, has no use, or has another shape.
+    """
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 
     is_safe = adapter.file.suffix == ".safetensors"

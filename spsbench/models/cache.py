@@ -87,11 +87,9 @@ class Loaded:
 class ModelCache:
     """A loader of the models of resolved cells that keeps them for later cells.
 
-    Args:
-        access: to the hub, pickles and threads; without threads engines may choose.
-        choices: takes what engines choose by timing; what is there already is taken over.
-        chosen: is called after each such choice.
-        clock: the time given to chat templates, which is fixed in a run; None: now.
+    `access` is that to the hub, pickles and threads; without threads engines may choose. `choices`
+    takes what engines choose by timing, and what is there already is taken over; `chosen` is called
+    after each such choice. `clock` is the time given to chat templates, fixed in a run; None: now.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
 def fetch_files(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]:
     """Return those of a model's small files `names` that exist; [] for GGUF and random weights.
 
-    Files of a model at the hub are fetched or found in the cache.
+    [] also for a served model. Files of a model at the hub are fetched or found in the cache.
     """
     path = expand_path(ref.id)
     if ref.random or ref.served or (named_gguf(ref.id) and path.is_file()):

@@ -268,7 +268,7 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
 def own_device(device: str) -> str:
     """Return this rank's device: transformers uses accelerators for a shared model if it sees any.
 
-    UsageError: `device` is neither that kind nor `auto`.
+    `cuda:N` by the rank's number here, or without GPUs `cpu`. UsageError: `device` is another kind.
     """
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in (kind, "auto"):
@@ -293,14 +293,9 @@ _PARTS: set[int] = set()
 
 
 class LazyTensor:
-    """A tensor of a file, as float32 when `widen` is set.
+    """A tensor of a file, which safetensors opens as `view`; as float32 when `widen` is set.
 
-    `[...]` reads all of it, slices a part: the share of a rank.
-
-    Args:
-        view: what safetensors opens.
-        widen: to float32.
-        mapped: it is a part of a mapped file.
+    `[...]` reads all of it, slices a part: the share of a rank. `mapped`: the file is mapped.
     """
 
     def __init__(self, view: Any, *, widen: bool, mapped: bool = False) -> None:

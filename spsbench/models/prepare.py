@@ -188,8 +188,8 @@ def check_local(models: Iterable[ModelSpec], access: Access) -> None:
 def decide(access: Access, needs_hub: bool) -> None:
     """Set the libraries offline, unless the hub is needed, may be asked, and answers.
 
-    If the hub's library is already imported, as in a notebook, HF_HUB_OFFLINE has no effect;
-    `hub.fetch_snapshot` then follows `offline` itself.
+    A hub that does not answer is noted. If its library is already imported, as in a notebook,
+    HF_HUB_OFFLINE has no effect; `hub.fetch_snapshot` then follows `offline` itself.
     """
     if not access.offline and needs_hub:
         if hub.reachable():

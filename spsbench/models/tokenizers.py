@@ -199,7 +199,7 @@ def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     """Return every id that ends a text, by config and tokenizer; DataError: one is no number.
 
     `config.json` counts only without a generation config: there it is what transformers takes too,
-    and next to one it is often stale. What no file says, such as the default of a class, ends none.
+    and next to one it is often stale. What no file says ends none, nor does a tokenizer of numbers.
     """
     if isinstance(tokenizer, IdTokenizer):
         return frozenset()

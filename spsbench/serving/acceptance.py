@@ -55,7 +55,7 @@ class Acceptance:
         return bool(self.accepted if self.drafted is None else self.drafted)
 
     def rows(self) -> list[tuple[str, float | None, str]]:
-        """Return figures as (our term, value, the engines' term); None or NaN: not known."""
+        """Return rows (our term, value, engines' term), positions last; None or NaN: unknown."""
         rounds = self.rounds or float("nan")
         mean = 1 + self.accepted / rounds
         drafted = self.accepted / self.drafted if self.drafted else None
@@ -82,8 +82,8 @@ class Acceptance:
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
     """Add up the counts in the answers; None if the answers have none, or some cannot be true.
 
-    The latter is logged. Sums of drafted and emitted tokens need all answers to have them, or are
-    None, and positions all that accepted tokens, or are empty.
+    The latter is logged. `drafted` and `emitted` are None unless all answers tell them, and `kept`
+    is () unless all that accepted tokens tell positions.
     """
     try:
         parts = [counts for counts in map(of_answer, answers) if counts is not None]

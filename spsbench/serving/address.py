@@ -20,7 +20,7 @@ INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\
 
 
 def check_address(url: str) -> str:
-    """Return a server's URL without slash or /v1; UsageError: unusable, or with key or query."""
+    """Return `url`, by default http, without slash or /v1; UsageError: unusable, key or query."""
     import httpx2
 
     try:
@@ -95,7 +95,7 @@ class ApiKey:
 def _forms(key: str) -> set[str]:
     """Return a key as it is, and as it looks quoted, escaped, percent-encoded, in hex and base64.
 
-    In base64 three spellings, by what stands before, each but for digits that neighbours change.
+    Base64 has three, by what stands before the key, each without the digits that neighbours change.
     """
     data = key.encode("ascii")
     forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}

@@ -95,7 +95,10 @@ class Server:
         return 1.0 if self.no_greedy else 0.0
 
     async def answer(self, ask: Ask) -> Answer:
-        """Return the answer to a request; `stream_options`, once refused, are left out for good."""
+        """Return the server's answer to a request; RefusedError: it does not take the request.
+
+        `stream_options`, once refused, are left out, now and later. UnavailableError: no answer.
+        """
         path, body = self.request(ask)
         try:
             return (await self._send(path, body)).answer
@@ -141,7 +144,7 @@ class Server:
         return answer
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
-        """Return path and body of a request in its schema; DataError: an option that it lacks."""
+        """Return a request's path and body for the engine; DataError: an option that it lacks."""
         is_list = isinstance(ask.prompt, tuple)
         prompt: Any = list(ask.prompt) if is_list else ask.prompt
         params = {"temperature": ask.temperature, **self._sampling(ask), **self._constraint(ask)}
@@ -299,7 +302,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 async def _probe(server: Server, *, chat: bool) -> None:
-    """Set what `server` takes and gives, by short answers: fields, temperature 0, logprobs, ids."""
+    """Set what `server` takes and gives, by short answers: fields, temperature 0, logprobs, ids.
+
+    RefusedError: it refuses the simplest request. UnavailableError: it does not answer.
+    """
     short = Ask("The", 2, 1.0, chat=chat)
     try:
         plain = await server.answer_without_refused(short)

@@ -95,8 +95,8 @@ class ResponseBody:
     def take(self, at: float, piece: bytes) -> bool:
         """Add a piece that came at second `at`, and read it; return whether it is progress.
 
-        Progress is the first byte of a whole answer but blanks; of a stream each token up to the
-        number asked for and `SPARE`. AttemptError: too much, or an event that the reader refuses.
+        Progress is the first byte of a whole answer that is no blank, or a token of a stream, up to
+        the number asked for and `SPARE`. AttemptError: too much, or an event that cannot be used.
         """
         self._size += len(piece)
         most = MAX_EVENTS + 16 * self._asked
@@ -230,7 +230,7 @@ class Client:
 
     @contextmanager
     def reading(self, path: str, expected: str) -> Iterator[None]:
-        """Raise a RangeError in it as ImpossibleAnswerError, another FieldError as DataError."""
+        """Raise RangeErrors of a block as ImpossibleAnswerError, other FieldErrors as DataError."""
         try:
             yield
         except RangeError as error:
@@ -304,11 +304,11 @@ class Client:
     async def _exchange(
         self, path: str, body: ResponseBody, payload: dict[str, Any] | None
     ) -> None:
-        """Send a request, and put its status, headers and content into `body`, by seconds from now.
+        """Send a request, and put status, headers and content of its answer into `body`.
 
-        After a stream's last line the connection has `GRACE` seconds to end. TimeoutError: no
-        progress for `limits.timeout` seconds. AttemptError: no end within `limits.whole` seconds,
-        or an answer that `body` refuses. DataError: a compressed one.
+        Times in it are seconds from now. After a stream's last line the connection has `GRACE`
+        seconds to end. TimeoutError: no progress for `limits.timeout` seconds. AttemptError: no end
+        in `limits.whole` seconds, or one that `body` refuses. DataError: a compressed answer.
         """
         content = None if payload is None else json.dumps(payload).encode()
         began, now = time.perf_counter(), asyncio.get_running_loop().time

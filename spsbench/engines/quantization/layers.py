@@ -63,7 +63,7 @@ class QuantisedLinear(OverCodes):
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x W^T + b in the dtype of x, summed in float32 or wider unless codes are in it."""
+        """Return x W^T + b in x's dtype, summed in float32 or wider unless codes have x's dtype."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         if codes.numbers.dtype == x.dtype:

@@ -29,7 +29,7 @@ def number_of(layer: nn.Module) -> int | None:
 
 
 def token_bytes(model: PreTrainedModel) -> int:
-    """Return the bytes of a token's keys and values in all layers, by the model's configuration."""
+    """Return the bytes of a token's keys and values in all layers, by config; 0: no attention."""
     config = model.config.get_text_config()
     all_heads = getattr(config, "num_attention_heads", None)
     if all_heads is None:  # no layer has attention
@@ -70,7 +70,10 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[B, heads, m, width]` after what is there; return views of all keys and values."""
+        """Write `[B, heads, m, width]` after what is there; return views of all keys and values.
+
+        A full buffer doubles. The views begin at row `first`, which a window sets.
+        """
         start, end = self.length, self.length + key_states.shape[2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

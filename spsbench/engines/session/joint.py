@@ -82,9 +82,7 @@ class TextLayers:
 class JointCache(Cache):  # type: ignore[misc]
     """The caches of several texts as one, for models, which only append to it.
 
-    Args:
-        texts: in the order of their rows.
-        sliding: by the number of a layer, whether it has a window.
+    `texts` are in the order of their rows; `sliding`: by a layer's number, whether it has a window.
     """
 
     def __init__(self, texts: Sequence[SequenceSlice], sliding: Mapping[int, bool]) -> None:

@@ -79,7 +79,10 @@ class TwoRopes:
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as `EagerLM` does, but a path is fed again later; ValueError: not cached."""
+        """Keep the first `length` tokens and the nodes `path` after them; ValueError: too few.
+
+        The nodes are fed to the sessions again with the next tokens.
+        """
         if not 0 <= length <= len(self._text) - len(path or ()):
             raise ValueError(f"commit of {length} tokens: {len(self._text)} are cached")
         nodes = [length + node for node in path or ()]

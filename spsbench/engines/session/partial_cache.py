@@ -62,15 +62,11 @@ class PartialCache(PreallocatedCache):
 class PartialLM(EagerLM):
     """A session that reads a part of another session's cache and the tokens that it is fed.
 
-    `commit` brings the cache up to date with the other session's rows and drops its own, so rows
-    of drafted tokens never outlive a round. Of a prompt, fed for no logits, nothing is computed.
-
-    Args:
-        model: the target.
-        vocab_size: rows of the logits that are tokens.
-        part: the rows to read.
-        source: the target's session, which is behind a text by its newest token; a session that
-            nobody else feeds is fed here, with all tokens but the last of a first pass.
+    `commit` brings the cache up to date with the other session's rows and drops its own, so rows of
+    drafted tokens never outlive a round. Of a prompt, fed for no logits, nothing is computed.
+    `model` is the target, `vocab_size` the rows of its logits that are tokens, `part` the rows to
+    read. `source` returns the target's session, which is behind a text by its newest token; one
+    that nobody else feeds is fed here (`feeds`), with all but the last of the first tokens.
     """
 
     plain: ClassVar[type[EagerLM]] = EagerLM

@@ -143,7 +143,7 @@ class RecurrentLM(EagerLM):
         return out
 
     def _run(self, inputs: PassInputs) -> Any:
-        """Run the model; one without masks gets none, and its states begin with the embeddings."""
+        """Run the model, without masks if it takes none; hidden states begin with embeddings."""
         if self._stateful.masked:
             return super()._run(inputs)
         out = self.model(

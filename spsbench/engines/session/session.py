@@ -84,7 +84,7 @@ class FastLM(EagerLM):
         return kind
 
     def _make_room(self, tokens: Tensor) -> None:
-        """Make room for `tokens` in the cache, or OutOfMemoryError; forget rows that none sees."""
+        """Make room for `tokens` in the cache, or OutOfMemoryError; forget rows no window sees."""
         if self._forgets and self.windows is not None:
             self._fed[self._length :] = tokens.tolist()
             first = self.windows.first(self._length - SPARE)

@@ -104,12 +104,9 @@ def bytes_of(state: State) -> int:
 class StateCache(DynamicCache):  # type: ignore[misc]
     """transformers' cache, with the states after rows that are not committed yet.
 
-    Attributes:
-        first: the row of the first token of the pass.
-        before: the row that each token of the pass follows, -1 where it is the first of a text;
-            None: mixers take all tokens in one call.
-        kept_from: the earliest row of the pass whose state is kept.
-        after: row -> layer -> the state after that row.
+    `first` is the row of the first token of the pass; `before` are the rows that its tokens follow,
+    -1 at the start of a text, or None: mixers take all tokens in one call. `kept_from` is the
+    earliest row of the pass whose state is kept; `after` maps row -> layer -> state.
     """
 
     def __init__(self, config: PreTrainedConfig) -> None:

@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
     @property
     def codes(self) -> Codes:
-        """Return the bytes as codes [out, in] of int8 with half-precision scales; Q4_1's minima."""
+        """Return the bytes as codes [out, in] int8, half-precision scales and, of Q4_1, minima."""
         out = len(self.rows)
         blocks = self.rows.reshape(out, -1, _BYTES[self.kind])
         halves = 2 if self.kind == "Q4_1" else 1

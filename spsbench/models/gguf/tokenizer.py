@@ -20,7 +20,7 @@ WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:
-    """Return a file's sampling by names of a generation config, else its keys; floats cut short."""
+    """Return a file's sampling by names of a generation config, else its keys; 6 digits a float."""
     settings = {}
     for key, value in head.values.items():
         if key.startswith(_SAMPLING):

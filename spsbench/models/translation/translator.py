@@ -62,7 +62,10 @@ class ByText(Translator):
         self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the draft's tokens of a text that extends the last; None: none write its end."""
+        """Return the draft's tokens of the text of all `tokens`, which extends the last call's.
+
+        None where it ends in a part of a character that the draft cannot write.
+        """
         text = ""
         for at in range(self._read, len(tokens)):
             content = self._written(tokens[at])

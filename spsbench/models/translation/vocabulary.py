@@ -184,7 +184,10 @@ class Vocabularies:
 
     @cached_property
     def overlap(self) -> SharedTokens:
-        """Return the tokens that match by bytes, special ones by name, and the two EOS tokens."""
+        """Return the target's tokens that the draft has too, and their share of a sample text.
+
+        They match by bytes, special ones by name, and the two EOS tokens match each other alone.
+        """
         ours, theirs = self.target, self.draft
         by_bytes = theirs.by_bytes
         pairs = {i: by_bytes[b] for b, i in ours.by_bytes.items() if b in by_bytes}

@@ -77,7 +77,7 @@ class Held:
 
     @property
     def line(self) -> str:
-        """Return the result in a sentence, with the size of the detectable bias."""
+        """Return verdict and result in a sentence; of sampled texts also tokens and seconds."""
         if isinstance(self.result, Greedy):
             return self.result.line
         sps, ars = self.result.audited, self.result.plain
@@ -142,7 +142,7 @@ class PairAudit(AuditWithBaseline):
         super().__init__(sps, ars, bias)
 
     def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
-        """Generate and examine texts in the order of `work`, until `until`; it may hold at once."""
+        """Add the texts of `work` to `methods`, made and examined in order, until `until()`."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
             """Add a text's evidence to its method, log every `OFTEN` SpS tokens; then `until()`."""
@@ -169,7 +169,8 @@ def audit_pair(
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long.
 
-    After an alarm of SpS further ArS texts follow, up to its length. `options` are of `PairAudit`.
+    After an alarm of SpS ArS texts follow, until they alarm or are as long. In half precision texts
+    made before all others measure the rounding. `options` are of `PairAudit`.
     """
     bench = Workbench.of(cell, loaded)
     narrow = loaded.target.dtype.itemsize < 4
@@ -193,7 +194,7 @@ def audit_texts(
 ) -> Finding:
     """Audit kept texts of each method until it alarms, or has `most` tokens (None: all).
 
-    `options` are of `PairAudit`.
+    The first `ars`, else `sps`, measure the rounding. `options` are of `PairAudit`.
     """
     calibration = [*ars[:KEPT_CALIBRATION]] or [*sps[:KEPT_CALIBRATION]]
     audit = PairAudit(Workbench.of(cell, loaded), calibration, **options)
@@ -215,7 +216,8 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
         pair: result of `spsbench.load`.
         say: receives each message for the user; None: messages go to `logging` only.
         plan: prompts, the bias to detect, and when to end.
-        options: options of cells. SpsError: they are invalid, or no prompt fits.
+        options: options of cells. SpsError: they are invalid or cannot be audited (K = 0, a
+            constraint), no prompt fits, or several `workers` cannot share the model.
     """
     cell, _ = pair.configured(**options)
     loaded = pair.model_cache.load(with_weights(cell))
@@ -252,7 +254,8 @@ def verify_run(
 ) -> Iterator[Held]:
     """Yield the audit of each speculative cell of a run: every token is rescored by the target.
 
-    The level is for the whole run and is divided among these cells.
+    The level is for the whole run and is divided among these cells. Where the run has no ArS texts,
+    some are made. `access.threads` are set for the process.
 
     Args:
         run: its folder. SpsError: no run, a damaged one, nothing to audit, or other prompts now.
@@ -301,7 +304,7 @@ def _of_texts(
     plan: RunAuditOptions,
     settings: dict[str, Any],
 ) -> Held:
-    """Audit the kept texts of a cell; greedy ones have no `ars`, fresh ones stand in for others."""
+    """Audit kept texts of a cell, greedy ones without `ars`; if that is empty, make ArS texts."""
     result: Finding | Greedy
     if cell.temperature == 0:
         result, settings = greedy_records(cell, loaded, sps), settings | {"ars": ""}
@@ -313,7 +316,10 @@ def _of_texts(
 
 
 def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], dict[str, list[Record]]]:
-    """Read a run's manifest, cells by id, and records by cell; SpsError: it cannot be audited."""
+    """Read a run's manifest, cells by id, and records by cell; SpsError: it cannot be audited.
+
+    It needs records of speculative sampling with token ids, of no random weights or constraint.
+    """
     manifest = Manifest.load(folder)
     cells = manifest.configurations(folder)
     kept: dict[str, list[Record]] = {name: [] for name in cells}
@@ -340,7 +346,7 @@ def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], dict[str, list[
 
 
 def _generate_ars_texts(bench: Workbench, like: Sequence[AuditText]) -> Iterator[AuditText]:
-    """Yield fresh ArS texts of the prompts in `like` up to CONTROL_TOKENS, to test the alarm."""
+    """Yield fresh ArS texts of the first CONTROL_TEXTS prompts in `like`, up to CONTROL_TOKENS."""
     count = 0
     for text in like[:CONTROL_TEXTS]:
         fresh = bench.generate(AuditJob(False, NamedPrompt("control", text.prompt), count))

@@ -6,8 +6,7 @@ text once; the head drafts along the true tokens. The score is the expected numb
 draft keeps: the sum over depths d of the products of sum_x min(p, q) up to d. Differences are
 paired by row, and their errors are between blocks of rows.
 
-Controls: the head over features of other rows, which knows what embeddings alone say, and a head of
-random weights.
+Controls: the head over other rows' features, which knows what embeddings say, and a random head.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,8 +45,7 @@ SHORTEST = 16  # tokens of a text, apart from those of a draft
 
 RIGHT, OTHERWISE, DEAD, NOT_DISTINCT = "right", "wired otherwise", "dead", "not distinguished"
 
-Flags = tuple[tuple[str, str], ...]
-"""Changes of flags, name and value, in the order of `FLAGS`; none: as declared."""
+Flags = tuple[tuple[str, str], ...]  # changes, name and value, as `FLAGS` orders them, if any
 
 
 class TargetReading(NamedTuple):
@@ -77,7 +75,7 @@ class WiringScore:
         return sum(self.by_depth)
 
     def over(self, other: "WiringScore") -> tuple[float, float]:
-        """Return the mean paired difference to another wiring, and its standard error by block."""
+        """Return the mean difference to another wiring, and its standard error by block or inf."""
         pairs = zip(self.kept, other.kept, strict=True)
         gaps = torch.stack([(one - two).sum(1).mean() for one, two in pairs])
         rows = torch.tensor([float(len(block)) for block in self.kept])
@@ -132,7 +130,7 @@ class WiringFinding:
         return f"cannot be distinguished: {either} or {others}. {kept}. Give more `texts`"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return verdict, line, drafter, controls, damage and scores of wirings as plain values."""
         return {
             "verdict": self.verdict,
             "line": self.line,
@@ -191,13 +189,11 @@ def search(
 ) -> WiringFinding:
     """Score the wirings of a loaded head along texts, and judge the declared one.
 
-    Args:
-        head: the head, under the wiring of its files and of the user's arguments.
-        model: its target, which reads each text once.
-        texts: token ids, one text or more.
-        vocab: tokens of the target; further logits are padding.
-        depth: tokens of a draft.
-        name: the name of the head, for the verdict.
+    Two controls draft too: the best wiring over features of other rows, and a head of random
+    weights. Of a dead head every matrix is repaired in turn, to say which is damaged. `head` has
+    the wiring of its files and of the user's arguments, and `model` is its target, with `vocab`
+    tokens (further logits are padding). `texts` are token ids of one text or more, `depth` is the
+    tokens of a draft, and `name` the head's in the verdict.
     """
     layers, target = model.config.get_text_config().num_hidden_layers, TargetParts.of(model, vocab)
     heads = wirings(head, layers)
@@ -271,9 +267,10 @@ def judge_wirings(
 ) -> tuple[str, tuple[WiringScore, ...], float]:
     """Return the verdict, the wirings that no other beats, and the least difference that shows.
 
-    Args:
-        scores: the scores of every wiring, the declared one first.
-        control: accepted tokens of the best control.
+    `scores` are those of every wiring, the declared one first; `control` is the accepted tokens of
+    the best control. The best wiring alone is DEAD if it hardly exceeds that. Else the unbeaten
+    come with the fewest changes first: NOT_DISTINCT if two have the fewest, or another seems
+    better, else RIGHT without changes or OTHERWISE with some.
     """
     ranked = sorted(drop_equal_wirings(scores), key=lambda score: -score.accepted)
     top = ranked[0]
@@ -290,7 +287,7 @@ def judge_wirings(
 
 
 def drop_equal_wirings(scores: Sequence[WiringScore]) -> list[WiringScore]:
-    """Return the scores without those of wirings that compute the same, the fewest changes kept."""
+    """Return the scores by number of changes, without those that equal one of fewer changes."""
     kept: dict[bytes, WiringScore] = {}
     for score in sorted(scores, key=lambda score: len(score.flags)):
         kept.setdefault(torch.cat(score.kept).numpy().tobytes(), score)
@@ -300,7 +297,7 @@ def drop_equal_wirings(scores: Sequence[WiringScore]) -> list[WiringScore]:
 def score(
     head: Head, target: TargetParts, texts: Sequence[TargetReading], depth: int, flags: Flags = ()
 ) -> WiringScore:
-    """Let a head draft along texts, and return the score of its wiring, which has these flags."""
+    """Let a head draft up to `depth` tokens along texts; return the score of its wiring `flags`."""
     network = load_network(head, target)
     kind: Any = plug_in("drafters", Spec(head.family))().frontier_of(network)
     frontier = kind(network, target, PreallocatedCache())
@@ -319,9 +316,10 @@ def score(
 def overlaps_in_one_pass(
     network: Any, target: TargetParts, text: TargetReading, depth: int
 ) -> Tensor:
-    """Return [rows, depth] overlaps of drafts after each row, all rows of a depth in one pass.
+    """Return [rows, depth] sums of min(p, q) of the drafts that begin after each row of a text.
 
-    Row j of pass d reads what pass d - 1 wrote of row j - 1, d tokens into a draft.
+    Pass d drafts a token of all rows: its row j, d tokens into a draft, reads what pass d - 1 wrote
+    of row j - 1. The last rows, whose drafts would leave the text, are left out.
     """
     rows = len(text.tokens) - 1
     features = network.fuse([text.hidden[n][:-1].to(network.dtype) for n in network.layers])
@@ -343,10 +341,10 @@ def overlaps_in_one_pass(
 
 
 def overlaps_by_drafting(frontier: Any, text: TargetReading, depth: int) -> Tensor:
-    """Return [rows, depth] overlaps of drafts along the text, `STRIDE` tokens apart.
+    """Return [rows, depth] sums of min(p, q) of drafts along the text, `STRIDE` tokens apart.
 
     A head that looks at a text in other ways than `overlaps_in_one_pass` drafts by its drafter's
-    own frontier.
+    own frontier, which begins anew for each row.
     """
     tokens, rows = text.tokens.tolist(), []
     for n in range(STRIDE, len(tokens) - depth, STRIDE):
@@ -372,7 +370,7 @@ def draft_overlap(logits: Tensor, q: Tensor, ids: Tensor | None) -> Tensor:
 
 
 def shuffle_head(head: Head) -> Head:
-    """Return a head whose matrices have their numbers in a random order."""
+    """Return a head whose floating-point matrices have their numbers in a random, seeded order."""
     draw = torch.Generator().manual_seed(0)
 
     def shuffled(tensor: Tensor) -> Tensor:

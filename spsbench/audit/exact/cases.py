@@ -63,8 +63,7 @@ class RuleCells(Protocol):
         """Return the widths of the cells of one uniform, from 0 up."""
 
 
-Outcome = tuple[tuple[int, ...], str]
-"""The tokens of a generation and the reason of its end."""
+Outcome = tuple[tuple[int, ...], str]  # the tokens of a generation, the reason of its end
 
 
 def warp_probs(
@@ -72,10 +71,8 @@ def warp_probs(
 ) -> Distribution:
     """Return the distribution under processors and the warp of settings, by the audit's own code.
 
-    Args:
-        next_probs: the model's distribution after any prefix.
-        start: tokens of the prompt, which some processors do not count.
-        settings: fields of `WarpSettings`; temperature 0 is one-hot.
+    `next_probs` is the model's after any prefix, `start` the number of prompt tokens, which some
+    processors do not count; `settings` are fields of `WarpSettings`. Temperature 0 is one-hot.
     """
     warp = WarpSettings(**settings)
 
@@ -102,10 +99,9 @@ def output_distribution(
 ) -> dict[Outcome, float]:
     """Return (output, reason of its end) -> probability, for all outputs of the target alone.
 
-    Args:
-        q: the target's distribution under warp and processors.
-        tokens: budget of an output ("length"); `limit` is of prompt and output ("context").
-        stop: whether an output, in full so far, ends here.
+    `q` is the target's distribution under warp and processors. An output ends with a token of `eos`
+    ("eos"), where `stop` says so of it in full ("stop"), with its budget of `tokens` ("length"), or
+    where prompt and output have `limit` tokens ("context").
     """
     room = math.inf if limit is None else limit - len(prompt)
     budget = min(tokens, room)
@@ -131,8 +127,7 @@ def output_distribution(
     return outcomes
 
 
-Address = Callable[[int, int, Purpose, int], Hashable]
-"""(round, length of the text, purpose, slot) -> identity of the uniform."""
+Address = Callable[[int, int, Purpose, int], Hashable]  # round, length, purpose, slot -> id
 
 
 def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
@@ -184,7 +179,7 @@ class Case:
         return warp_probs(next_probs, self.processors, len(self.prompt), **self.warp)
 
     def expected(self) -> dict[Outcome, float]:
-        """Return each output of the target alone, with its end -> probability, to compare with."""
+        """Return (output, reason of its end) -> probability, under the target alone."""
         return output_distribution(
             self.warped(self.q),
             self.prompt,
@@ -224,7 +219,7 @@ MIXED = Processors(
     biases=((1, 0.5),), repetition=1.5, frequency=0.4, presence=0.3, ngram=3, words=((2, 2),)
 )
 
-TEXTS = (
+TEXTS = (  # lengths of three show the state between rounds, vocabularies of three the residual
     CaseSetting("two tokens", ToyPair(2, 3, ("plain",)), tokens=3),
     CaseSetting("three tokens", ToyPair(3, 2, ("plain",))),
     CaseSetting("two tokens: ties, zeros, disjoint supports", ToyPair(2, 4), tokens=3),
@@ -240,19 +235,13 @@ TEXTS = (
         "penalties, a bias and bans", ToyPair(3, 6, ("plain",)), tokens=3, processors=MIXED
     ),
 )
-"""Whole texts.
 
-Texts of three tokens show the state passed between rounds; a vocabulary of three tokens shows the
-residual after a rejection.
-"""
-
-LONGER = (
+LONGER = (  # longer texts of more tokens: ten times as many paths
     CaseSetting("three tokens, longer", ToyPair(3, 4), tokens=3),
     CaseSetting("three tokens, an EOS in the block", ToyPair(3, 1), tokens=3, eos=frozenset({1})),
 )
-"""Both combined: ten times as many paths."""
 
-ROUNDS = (
+ROUNDS = (  # most paths of a long draft differ in tokens alone: a sure draft model omits those
     *(CaseSetting("two tokens", ToyPair(2, 40 + k, ("plain",)), k) for k in (3, 4)),
     *(
         CaseSetting("a sure draft model", ToyPair(2, seed, SURE), k)
@@ -271,10 +260,7 @@ ROUNDS = (
     ),
     CaseSetting("greedy", ToyPair(3, 9), MAX_K, warp=AT_ZERO),
 )
-"""Single rounds; most paths of a long draft differ in tokens alone: a sure draft model omits those.
-"""
 
-DEEP_ROUNDS = tuple(
+DEEP_ROUNDS = tuple(  # all values of long drafts: hundreds of paths for each rule
     CaseSetting("two tokens", ToyPair(2, 40 + k, ("plain",)), k) for k in (5, MAX_K)
 )
-"""Single rounds with every value of long drafts: hundreds of paths for each rule."""

@@ -11,12 +11,11 @@ from fractions import Fraction
 from spsbench.audit.exact.cases import Case, Outcome
 from spsbench.audit.exact.enumeration import EXACT, Proof, prove, total_variation_distance, walks
 
-QP = tuple[tuple[float, ...], tuple[float, ...]]
-"""q and p, after any text."""
+QP = tuple[tuple[float, ...], tuple[float, ...]]  # q and p, after any text
 
 THIRD, QUARTER = 1 / 3, 1 / 4
 
-SIMPLE: tuple[QP, ...] = (
+SIMPLE: tuple[QP, ...] = (  # in the order of size
     ((THIRD, 2 * THIRD), (2 * THIRD, THIRD)),
     ((0.5, 0.5), (QUARTER, 3 * QUARTER)),
     ((QUARTER, 3 * QUARTER), (0.5, 0.5)),
@@ -25,13 +24,11 @@ SIMPLE: tuple[QP, ...] = (
     ((0.5, 0.5, 0.0), (0.0, 0.5, 0.5)),
     ((QUARTER, QUARTER, 0.5), (0.5, 0.5, 0.0)),
 )
-"""Distributions in the order of size."""
 
 DEPTHS = (1, 2, 3)
 MAX_DRAFTS_LISTED = 12  # drafts that are listed
 
-Make = Callable[[QP, int], Case]
-"""The distributions and K -> a case of one round."""
+Make = Callable[[QP, int], Case]  # the distributions and K -> a case of one round
 
 
 def smallest(make: Make) -> list[str]:
@@ -45,8 +42,7 @@ def smallest(make: Make) -> list[str]:
     return []
 
 
-Rulings = dict[tuple[int, tuple[int, ...]], float]
-"""(accepted tokens, emitted tokens) -> probability jointly with the draft."""
+Rulings = dict[tuple[int, tuple[int, ...]], float]  # accepted, emitted -> prob. with the draft
 
 
 def describe_case(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
@@ -85,7 +81,7 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
 
 
 def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
-    """Return draft -> its rulings, for all drafts of a case of one round."""
+    """Return draft -> (accepted, emitted tokens) -> joint probability, for a case of one round."""
     drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
         _, accepted, emitted, tokens = walk.rounds[0]

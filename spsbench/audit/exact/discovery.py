@@ -54,7 +54,7 @@ class DiscoveredRule(RuleCells):
         return self._drafts[place]
 
     def _query(self, facts: Facts) -> Query:
-        """Return the query about the draft at hand, kept for each draft and text."""
+        """Return the query about the draft so far, an empty one if none; kept by draft and text."""
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         drafted = facts.text, draft_signature(draft)
         if drafted not in self._queries:

@@ -30,7 +30,7 @@ class ArgmaxDrafter(Drafter):
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return a chain of the `k` likeliest tokens by the draft model, one after the other."""
+        """Return a chain of `k` tokens: the draft model's argmax, each fed to it for the next."""
         tokens: list[Tensor] = []
         self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
         feed = torch.tensor(context.tokens[self.lm.length :])
@@ -54,7 +54,7 @@ class FixedDrafter(Drafter):
         self.calls = 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the fixed nodes of depth up to `k`, renumbered, whatever the text is."""
+        """Return the fixed nodes of depth up to `k`, renumbered, whatever the text; count calls."""
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
@@ -67,7 +67,7 @@ class FixedDrafter(Drafter):
 
 
 def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], list[float]]:
-    """Return what gives the cells of a `ShapedDrafter`: widths of the uniform of a slot's node.
+    """Return (facts, slot) -> cell widths of the uniform that draws a slot's node in a tree.
 
     They are p after the node's ancestors; [1.0], one cell, where it cannot be drawn.
     """
@@ -126,7 +126,7 @@ def tree_kind(
     *,
     wide: bool = False,
 ) -> DraftKind:
-    """Return the kind of trees of one shape, whose nodes come level by level."""
+    """Return the kind of trees of one shape, `parents`, whose nodes come level by level."""
 
     def make(lm: LM) -> Drafter:
         return ShapedDrafter(Frontier(lm), parents, drawn)
@@ -155,14 +155,10 @@ WARPED = CaseSetting("three tokens, warped", ToyPair(3, 5, ("plain",)), 2, (0,),
 OFTEN_SURE = CaseSetting("two tokens, at times a sure one", ToyPair(2, 1, SURE), 2, ONE)
 
 OF_SIBLINGS = (PLAIN, ODD, WARPED, GREEDY._replace(lookahead=1))
-OF_THREE_DISTINCT = (
+OF_THREE_DISTINCT = (  # over four tokens: after two rejections of three the third is certain
     CaseSetting("four tokens", ToyPair(4, 4, ("plain",)), 2, ONE),
     CaseSetting("four tokens: ties, zeros, disjoint supports", ToyPair(4, 4), 2, ONE),
 )
-"""Trees over four tokens, because the third distinct sibling of three tokens is certain.
-
-After two rejections two of four tokens are left: the third sibling's distribution matters.
-"""
 OF_TREES = (TWO, TWO_ODD, GREEDY)
 OF_DEEP_TREES = tuple(one._replace(lookahead=3) for one in OF_TREES)
 OF_WIDE_TREES = (PLAIN, ODD._replace(prompt=(2, 0)))
@@ -193,7 +189,7 @@ REFERENCE = (
 The drafters and the rules are stateless between rounds, so that trees are walked in single rounds.
 """
 
-DEEP_KINDS = (
+DEEP_KINDS = (  # half an hour of enumeration for all rules
     *both("siblings, whole texts", SIBLINGS),
     *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
     tree_kind("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, (TWO,)),
@@ -203,4 +199,3 @@ DEEP_KINDS = (
     *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
     *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, TWO_WARPED)),
 )
-"""Larger kinds: half an hour of enumeration for all rules."""

@@ -2,8 +2,7 @@
 
 The code decides by comparing uniforms with thresholds. A `Rule` lists the thresholds (`discovery`
 finds those of any verifier), and so cuts each uniform's [0, 1) into cells, given the cells chosen
-before. The walk is depth first: one run of the real code for each path, weighted by the product of
-the widths.
+before. The walk is depth first: one run of the real code for each path, with all widths' product.
 
 The walk verifies that no cell contains more than one decision: each path runs with every uniform
 near the lower end of its cell, then near the upper end. Decisions are monotone steps in their
@@ -107,8 +106,9 @@ class Walk:
     def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
         """Choose a cell of the uniform at `address`; return its index and a number in the cell.
 
-        By the next number of `script`, past its end 0, among the cells that meet the uniform's
-        bounds; these shrink to the cell, `weight` by its share of them, and `trail` grows.
+        The next number of `script`, 0 past its end, chooses among the cells that meet the uniform's
+        bounds. The bounds shrink to the cell, `weight` falls to its share of them, and `trail`
+        grows. The number is near the cell's lower end, or its upper end if `upper`.
         """
         low, high = self.boxes.get(address, (0.0, 1.0))
         live, edge = [], 0.0
@@ -163,7 +163,7 @@ class Watched(Drafter):
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the drafter's draft, and show it; show how to draft again if the rule queries."""
+        """Return the drafter's draft, noted in `facts`, with a way to redraft if the rule asks."""
         if self._walk.case.rule.redrafts:
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
@@ -246,7 +246,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Enumerate `case` at both ends of each cell, and sum up; after one round q completes texts."""
+    """Walk `case` at both ends of each cell, and sum up; q completes the texts of one round."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]
@@ -271,9 +271,8 @@ def prove(case: Case) -> Proof:
 def whole_texts(case: Case, q: Distribution, probs: dict[Outcome, float]) -> dict[Outcome, float]:
     """Return the distribution of texts that start with a round of `probs`, then the target's.
 
-    The result is the target's distribution of texts if and only if the round is exact, whatever
-    follows. A rule that is exact in one round after any text is exact in all, since the noise of
-    each round is fresh.
+    It is the target's distribution of texts if and only if the round is exact, whatever follows. A
+    rule that is exact in one round after any text is exact in all, as each round's noise is fresh.
     """
     texts: dict[Outcome, float] = {}
     for (output, finish), weight in probs.items():

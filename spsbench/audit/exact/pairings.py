@@ -22,23 +22,21 @@ from spsbench.spec import Spec
 
 ASKING = "model"  # the drafter that queries a schedule before each of its tokens
 
-STOPPING = {
+STOPPING = {  # over two tokens, never flat, the default thresholds would hardly ever stop
     "confidence": "confidence:t=0.6",
     "entropy": "entropy:t=0.65,step=0.05",
     "disco": "disco:t=0.7",
 }
-"""Thresholds for distributions over two tokens, never flat: defaults would hardly ever stop."""
 
 TIMELESS = {"utility": "utility:test=1,hold=1,start=2,draft=0.1"}
 """Costs in the place of the clock, so that a text has one K, and phases within a few rounds."""
 
-SMALL = {
+SMALL = {  # shapes of trees where the default has too many paths, for every way to draw
     "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
     "topk": ("topk:width=2,nodes=5",),
     "sequoia": ("sequoia:nodes=3,siblings=distinct",),
     "chains": ("chains:n=2",),
 }
-"""Smaller shapes of drafters whose default trees have too many paths, for every way to draw."""
 
 STAND_INS = {kind.name: kind for kind in (*REFERENCE, *DEEP_KINDS)}
 
@@ -49,15 +47,9 @@ The other built-in drafters draw like one of these or of `REFERENCE`, so that on
 show that their reported distributions are right.
 """
 
-WITNESS = "sps"
-"""Rule that every schedule is walked with.
+WITNESS = "sps"  # the rule that every schedule is walked with: `match` would be exact with any
 
-A rule depends on drafts, not on the choice of K, and `match` would be exact whatever a schedule had
-seen.
-"""
-
-BLIND = frozenset({"match"})
-"""Rules that never use the distribution of a draft, and so not that of a third sibling."""
+BLIND = frozenset({"match"})  # rules that use no draft's distribution, nor a third sibling's
 
 UPTO_OF_TREES = 3  # K of single rounds: two chains of 6 tokens have 4,096 drafts
 
@@ -164,9 +156,9 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 
 
 def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
-    """Return the cells of the uniforms of a drafter: of its tree if it has a `shape`, or a chain.
+    """Return (facts, slot) -> cell widths of a drafter's uniform: of its tree, or of a chain.
 
-    A drafter that cannot be made over a table counts as a chain.
+    A drafter without a `shape`, or one that cannot be made over a table, counts as a chain.
     """
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))

@@ -24,18 +24,11 @@ from torch import Tensor
 
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict, Verifier
 
-Uniform = tuple[Purpose, int]
-"""A uniform of a round, by its purpose and slot."""
-
-Fixed = Mapping[Uniform, float]
-"""Uniforms whose values are given."""
-
-Ruling = tuple[int, ...]
-"""The padded path of accepted nodes, then the final token."""
+Uniform = tuple[Purpose, int]  # a uniform of a round, by its purpose and slot
+Fixed = Mapping[Uniform, float]  # uniforms whose values are given
+Ruling = tuple[int, ...]  # the padded path of accepted nodes, then the final token
 
 LATER = 7  # trial values of the uniforms that are not fixed
-
-
 GRID = tuple(i / 12 for i in range(12))
 MAX_CHANGES = 24  # changes along one uniform; more are too many to walk
 LAST = 1.0 - 2.0**-53  # the largest uniform
@@ -86,10 +79,9 @@ class Query(ABC):
         return sorted({*GRID, LAST, *around})
 
     def cells(self, before: Fixed, moved: Uniform) -> list[float]:
-        """Return the widths of the cells of one uniform, from 0 up; kept for later calls.
+        """Return the widths of the cells of uniform `moved`, from 0 up; kept for later calls.
 
-        Args:
-            before: midpoints of the cells chosen for the earlier uniforms.
+        `before` has the midpoints of cells chosen earlier. ArithmeticError: above `MAX_CHANGES`.
         """
         place = tuple(sorted(before.items())), moved
         if place not in self._cells:
@@ -180,7 +172,7 @@ class VerifierQuery(Query):
         return (*path.tolist(), int(token))
 
     def together(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
-        """Return what `along` does, in one call of the verifier under `vmap`."""
+        """Return [LATER, points, width] as `along` does, by one call of the verifier in `vmap`."""
         trial = trials(len(self.draft.tokens) + 2)[:, None]
         uniforms = trial.repeat(1, len(points), 1, 1)  # [LATER, points, purposes, width]
         for (purpose, slot), u in fixed.items():
@@ -260,14 +252,11 @@ def guesses(
     tokens: Sequence[int],
     parents: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return likely thresholds inside (0, 1), in order, for a draft of `tokens`.
+    """Return likely thresholds inside (0, 1), in order, for a draft of N `tokens`.
 
-    The thresholds are points to query first; the search verifies them.
-
-    Args:
-        q: [N + 1] the target's distributions in the form given to a verifier.
-        p: [N] the draft's distributions, or none for tokens drafted by rule.
-        parents: [N] parents of a tree's nodes; None: a chain.
+    They are points to query first, which the search verifies. `q` [N + 1] and `p` [N] are the
+    distributions of target and draft as a verifier gets them, `p` empty for tokens drafted by rule;
+    `parents` [N] are of a tree's nodes, None for a chain.
     """
     thresholds = {edge for probs in q for edge in edges(probs)}
     weight = 1.0

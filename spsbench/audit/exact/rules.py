@@ -87,7 +87,7 @@ class RuleRow:
 
 
 def enumerate_pairing(pair: RulePairing) -> RuleRow:
-    """Return the row of one pairing, enumerated; what cannot be made gives a failed row."""
+    """Return the row of a pairing, a failed one without a verifier; UsageError: no such drafter."""
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package
@@ -105,10 +105,8 @@ def enumerate_pairings(
 ) -> list[RuleRow]:
     """Return the rows of `pairings` in their order; an enumeration that raises gives a failed row.
 
-    Args:
-        workers: other processes; 0 or 1: this process. One that ends raises SpsError.
-        take_row: called with each row on completion, in any order.
-        begun: called with each pairing before its enumeration.
+    It runs in `workers` other processes (SpsError: one ends); 0 or 1: in this one. `begun` takes
+    each pairing before its enumeration, `take_row` pairing and row on completion, in any order.
     """
     rows: dict[int, RuleRow] = {}
 
@@ -181,7 +179,7 @@ def pairing(
 
 
 def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
-    """Return why tables cannot serve as models of a pairing; None: they can."""
+    """Return why tables cannot serve as models of a pairing, in words; None: they can."""
     try:
         drafter = made_drafter(kind.make)
     except Exception as error:
@@ -205,7 +203,7 @@ class Subject(NamedTuple):
     deep: bool = False  # every case is walked
 
     def case(self, setting: CaseSetting, schedule: Schedule) -> Case:
-        """Return the case of a setting under a schedule."""
+        """Return the case of a setting: whole texts, or a round of K; forced past a refusal."""
         return Case(
             self.verifier,
             DiscoveredRule(self.verifier, self.kind.drawn),
@@ -224,7 +222,7 @@ class Subject(NamedTuple):
         )
 
     def simple(self, qp: QP, lookahead: int) -> Case:
-        """Return the case of one round in which the same distributions follow every text."""
+        """Return the case of one round of K = `lookahead` in which q and p follow every text."""
         q, p = qp
         setting = CaseSetting("", ToyPair(len(q)), lookahead, (0,))
         case = self.case(setting, Constant(lookahead))
@@ -233,9 +231,10 @@ class Subject(NamedTuple):
     def settings(self) -> Iterator[tuple[CaseSetting, Schedule]]:
         """Yield each setting with its schedule: whole texts, or the kind's own rounds, first.
 
-        Then single rounds by rising K: none where the kind has rounds, the rule promises nothing or
-        is refused. A constant schedule drafts the setting's K; another one, made anew, chooses K,
-        so of single rounds it gets those of `MAX_K` alone. A greedy rule has greedy settings only.
+        Then single rounds by rising K up to `upto`: none where the kind has rounds, the rule
+        promises nothing or is refused. A constant schedule drafts the setting's K; another one,
+        made anew, chooses K, so of single rounds it gets those of `MAX_K` alone. A greedy rule has
+        greedy settings only; `deep` has more, also trees of three tokens.
         """
         claim, kind = self.verifier.guarantee, self.kind
         texts = () if kind.rounds else (*TEXTS, *(LONGER if self.deep else ()))

@@ -23,8 +23,7 @@ from spsbench.loop.types import LM, Drafter, Scores
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
-Distribution = Callable[[tuple[int, ...]], tuple[float, ...]]
-"""A prefix -> the probability of each token after it."""
+Distribution = Callable[[tuple[int, ...]], tuple[float, ...]]  # prefix -> probs of the next token
 
 KINDS = ("plain", "plain", "plain", "ties", "zeros", "equal", "disjoint")
 
@@ -124,7 +123,10 @@ class TableLM:
         return len(self._cache) + len(self._tree or ())
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Append as `types.LM`; raise `InconsistentFeedError` for tokens that cannot follow."""
+        """Feed tokens, the last as tree nodes under `parents`; return the last `keep` logits.
+
+        `parents` are of all nodes since the last commit. InconsistentFeedError: they cannot follow.
+        """
         fed = tokens.tolist()
         tree_size = 0 if parents is None else len(parents)
         nodes = min(tree_size, len(fed))
@@ -146,7 +148,10 @@ class TableLM:
         return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as `types.LM`; raise `InconsistentFeedError` for a path that cannot be kept."""
+        """Keep `length` tokens, and the tree's nodes on `path`; drop the others.
+
+        InconsistentFeedError: fewer are cached, or no path; a `careless` session takes any nodes.
+        """
         if not 0 <= length <= len(self._cache):
             raise InconsistentFeedError(f"commit of {length}: {len(self._cache)} are cached")
         kept: tuple[int, ...] = ()

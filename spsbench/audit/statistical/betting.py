@@ -7,8 +7,7 @@ at any time (Shafer 2021; Ramdas et al. 2023). The initial capital is divided am
 sizes, signs, directions and strata. Their sum is one such martingale, so that the number of bets
 costs power, never validity: the level holds for the whole audit. A bet of 0.4 on sets of mass 1/2,
 1/2, 1/5, of which the first two are hit, has 1.2, 1.44, 1.3248 after each token: 1 + 0.4 (1 - 1/2)
-twice, then 1 + 0.4 (0 - 1/5). The module ends with the controls:
-the least detectable bias, and its injection as a test of power.
+twice, then 1 + 0.4 (0 - 1/5). The controls follow: the least detectable bias, injected.
 """
 
 import math
@@ -24,10 +23,9 @@ Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Whole = NDArray[np.int64]
 
-DIRECTIONS = ("draft", "argmax", "eos", "tail")
-"""Sets: what the alternative favours, such as p > q; q's argmax; EOS; all but q's 50 likeliest."""
+DIRECTIONS = ("draft", "argmax", "eos", "tail")  # what a fault favours; q's argmax; EOS; unlikely
 DRAFT, ARGMAX, EOS, TAIL = range(len(DIRECTIONS))
-TOP = 50  # number of likeliest tokens outside the tail
+TOP = 50  # number of q's likeliest tokens, which are outside the tail
 
 INDEX_STRATA = ("1st of its round", "2nd", "3rd", "4th or later")
 LENGTH_STRATA = ("tokens 1-16", "17-64", "from 65")
@@ -165,7 +163,8 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
     """Return [...] the logarithms of the factors of a hit and of a miss of a set of `mass` [...].
 
     With a `band` the null is |bias| <= band: the bet is fair at the far end of it. Scaled bets
-    expect the alternative to add `pull` [...] to the mass.
+    expect the alternative to add `pull` [...] to the mass. Sizes are cut, so that one token takes
+    at most a share `MAX_SHARE_LOST` of the stake.
     """
     mass = np.clip(mass + bet.sign * band, 0.0, 1.0)
     if bet.scaled:
@@ -199,7 +198,7 @@ class EProcess:
 
     @property
     def leading_bet(self) -> str:
-        """Return the bets with most of the capital."""
+        """Return the name of the bets with most of the capital, those of one name together."""
         held: dict[str, float] = {}
         for bet, log in zip(BETS, self.logs - self.logs.max(), strict=True):
             held[bet.name] = held.get(bet.name, 0.0) + math.exp(log)
@@ -207,7 +206,7 @@ class EProcess:
 
 
 def bet_log_factors(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """Return [n, B] the log factor of each token in each bet; 0 where the bet is not resolved."""
+    """Return [n, B] each token's log factor in each bet; 0 in other strata or if not resolved."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
         live = evidence.live[:, bet.direction, 0 if bet.sign > 0 else 1]
@@ -295,7 +294,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Count in how many of REPEATS seeded draws with a mean bias of `bias` the audit alarms."""
+    """Return the control of `bias`: in how many of REPEATS seeded draws with it an audit alarms."""
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
     # probability of replacing a token outside the set
     chance = tilt_increase(evidence, tilt_of(evidence, bias)) / free

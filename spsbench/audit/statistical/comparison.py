@@ -1,7 +1,6 @@
 """Greedy texts against a reference: identical, a tie within rounding, or a bug.
 
-See docs/design.md, invariant 9. Callers score the reference and measure its rounding: `greedy` by
-the model itself, the audit of a server by what servers state.
+See docs/design.md, invariant 9. Callers score the reference and measure its rounding.
 """
 
 from collections import Counter
@@ -12,8 +11,7 @@ from typing import Any, TypeVar
 
 from spsbench.audit.statistical.finding import AuditVerdict
 
-Token = TypeVar("Token", bound=Hashable)
-"""An id, or what an engine writes for a token."""
+Token = TypeVar("Token", bound=Hashable)  # an id, or what an engine writes for a token
 
 
 class GreedyKind(StrEnum):

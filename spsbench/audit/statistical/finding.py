@@ -48,13 +48,12 @@ class AuditVerdict(StrEnum):
     NOT_AUDITED = "not audited"  # by the choice of the user
 
 
-LEADS = {
+LEADS = {  # beginning of the line of a verdict
     AuditVerdict.HELD: "",
     AuditVerdict.BIAS: "BIAS FOUND: ",
     AuditVerdict.NOT_VALID: "not valid: ",
     AuditVerdict.UNKNOWN: "cannot be decided: ",
 }
-"""Beginning of the line of a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Test:
 def share_test(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | slice = slice(None)
 ) -> Test:
-    """Return the share of tokens `where`, at least one, in the set of direction `d`."""
+    """Return the observed and expected share of tokens `where`, 1 or more, in set `d`, with z."""
     hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
@@ -127,7 +126,7 @@ class MethodAudit:
         self._parts: list[list[Evidence]] = [[] for _ in alternatives]
 
     def take(self, parts: Sequence[Evidence], impossible: Sequence[Impossible] = ()) -> None:
-        """Add one text: its evidence for each alternative, and its impossible tokens."""
+        """Add one text: bet on its evidence for each alternative, note its impossible tokens."""
         self.texts += 1
         self.tokens += len(parts[0])
         self.impossible += impossible
@@ -305,7 +304,7 @@ class AuditWithBaseline:
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float = 0.0) -> Finding:
-        """Plant a bias that must be caught, judge the texts so far; `seconds`: that it took."""
+        """Return the finding so far; unless audited texts alarm, plant the claim as a control."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
         verdict, line = self._judge(claim, control)
@@ -320,7 +319,11 @@ class AuditWithBaseline:
         )
 
     def _judge(self, claim: float | None, control: Control | None) -> tuple[AuditVerdict, str]:
-        """Return verdict and reason: broken, alarm, too few tokens, control, claim, else HELD."""
+        """Return verdict and reason by the first that applies, of plain texts before audited ones.
+
+        Broken statements are undecided, and an alarm is BIAS. Undecided too are no claim or
+        control, a control that is missed too often, and a claim above `bias`. All else is HELD.
+        """
         for method, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
             if method is not None and method.broken:
                 return self.undecided, f"{where}{method.broken[0]}: no probabilities to bet on"

@@ -2,9 +2,8 @@
 
 The code is independent of the engines. Models that keep states are fed one token at a time after
 the prompt, over transformers' own cache: their passes over many tokens may score otherwise. If
-memory allows, transformers reads the model again from its folder; else the loaded model is used: a
-layer that an engine packed is unpacked while it runs, and each block of layers is converted to
-float32, which is lossless.
+memory allows, transformers reads the model again from its folder; else the loaded model is used: an
+engine's packed layers are unpacked, and each block of layers is converted to float32 (lossless).
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +67,7 @@ class Scorer:
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
         """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends.
 
-        They are under the processors.
+        They are under the processors, in the precision of the model (float32, if it is narrower).
         """
         text = [*prompt, *tokens[:-1]] if tokens else []
         text = text[: self.limit]
@@ -82,10 +81,7 @@ class Scorer:
     def processed(self, rows: Tensor, text: Sequence[int], start: int) -> Floats:
         """Return [n, V] the model's logits after each of the last n tokens, under the processors.
 
-        Args:
-            rows: [n, V + padding] the model's logits.
-            text: prompt and answer.
-            start: tokens of the prompt of `text`.
+        `rows` [n, V + padding] are its own, after tokens of `text`, whose prompt has `start`.
         """
         ends = range(len(text) - len(rows) + 1, len(text) + 1)
         logits = rows[:, : self.vocab_size].numpy()
@@ -108,7 +104,12 @@ def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Ten
 
 
 def reload_in_float32(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Load the model again in float32; None where files, memory or its code do not allow it."""
+    """Load the model again from its folder, in float32 or, if it has that, float64.
+
+    An adapter is merged, linear layers are quantised as the engine did, and weights are rounded to
+    the model's dtype before they are widened: rounding is part of the target. None: no safetensors,
+    weights quantised on disk, too little memory, or code that transformers lacks.
+    """
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None

@@ -1,7 +1,4 @@
-"""Temperature 0: every text equals the target's own up to rounding ties.
-
-See docs/design.md, invariant 9.
-"""
+"""Temperature 0: every text equals the target's own up to rounding ties (design, invariant 9)."""
 
 import logging
 import time
@@ -47,9 +44,9 @@ def compare_greedy(
 ) -> Compared:
     """Compare two greedy texts of one prompt: identical, a tie within rounding, or a bug.
 
-    The reference is a cacheless pass in float32; the tolerance is twice the measured difference
-    to a step, and to a block of k + 1 tokens, of the scorer's model in its own precision. A text
-    that ends before the other is a bug.
+    The reference is a cacheless pass in float32; the tolerance is twice the measured difference to
+    a step, and to a block of k + 1 tokens, of the scorer's model in its own precision, at the first
+    token that differs. A text that ends before the other is a bug, without a position.
     """
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
@@ -72,8 +69,7 @@ def compare_greedy(
 def after_block(model: PreTrainedModel, text: Tensor, size: int, prefill: int = 0) -> Tensor:
     """Return [V] logits after `text`, its last `size` tokens fed together, by a session.
 
-    Args:
-        prefill: tokens that a model with states reads at once; all others are fed one by one.
+    A model with states reads `prefill` tokens at once, and all others before those one by one.
     """
     size = min(size, len(text) - prefill)
     begun, last = text[:-size], text[-size:]
@@ -93,7 +89,7 @@ class Greedy(GreedyResult):
 
     @property
     def line(self) -> str:
-        """Return the result in a line."""
+        """Return verdict, counts of texts by kind, failed controls and seconds in a line."""
         counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in PAIR_KINDS)
         lead = "BUG FOUND: " if self.verdict is AuditVerdict.BIAS else LEADS[self.verdict]
         return f"{lead}{counts}{self.failed_controls} ({self.seconds:.0f} s)"
@@ -132,7 +128,7 @@ def catches_wrong_token(
 
 
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt]) -> Greedy:
-    """Generate each prompt by greedy ArS and by `cell`, and compare the two texts.
+    """Generate each prompt by greedy ArS and by `cell`, and compare the two texts; log unlike ones.
 
     The first `REPEATED` prompts have both controls: ArS once more, and a planted wrong token.
     """

@@ -2,8 +2,7 @@
 
 Distributions are computed here, independent of `sampling.Warp`, in float64: temperature, then top-k
 (ties with the k-th stay), then top-p (a token stays while the mass of the tokens before it is below
-p, likeliest first, equal ones by id), then min-p (a token stays if it has that share of the largest
-probability).
+p, likeliest first, equal ones by id), then min-p (a share of the largest probability stays).
 
 An outcome is a token of the vocabulary, or a column of a stated row with a last one for all other
 tokens. Only visible outcomes are bet on.
@@ -42,10 +41,9 @@ class PositionProbs:
     top_p: float
 
     def outside(self, tokens: Whole) -> Floats:
-        """Return [n] the distance of each token beyond the support: 0 for a token within.
+        """Return [n] the distance of tokens beyond the support: 0 within it, inf for banned ones.
 
-        The unit is logits if top-k or min-p cut the token, and mass if top-p did. A banned token,
-        with a logit of -inf, is infinitely far.
+        The unit is logits if top-k or min-p cut the token, and mass if top-p did.
         """
         rows = np.arange(len(tokens))
         scaled = self.scaled[rows, tokens]
@@ -63,7 +61,7 @@ def greatest_difference(a: Floats, b: Floats) -> float:
 
 
 def distributions_of(logits: Floats, warp: WarpSettings) -> PositionProbs:
-    """Return the n distributions of [n, V] logits under a warp of temperature above 0."""
+    """Return n distributions of [n, V] logits under temperature (not 0), top-k, top-p and min-p."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
     least = np.full(n, -np.inf)
@@ -113,14 +111,11 @@ def of_vocabulary(
     first: int,
     draft: Floats | None,
 ) -> TextPositions:
-    """Return the positions of tokens whose outcomes are all tokens of the vocabulary.
+    """Return the positions of tokens whose outcomes are all V tokens of the vocabulary.
 
-    Args:
-        probs: [n, V] the target's distributions.
-        tokens: [n] the emitted tokens.
-        rounds: the number of tokens that each round of the text emitted.
-        first: position of the first of `tokens` in the text.
-        draft: [n, V] the draft's distributions; None: there is no draft.
+    `probs` [n, V] are the target's distributions at `tokens` [n], which begin at position `first`
+    of a text; `rounds` has the number of tokens that each round of the text emitted. `eos` are the
+    tokens that end a text, and `draft` [n, V] the draft's distributions, None without a draft.
     """
     n, size = probs.shape
     argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
@@ -156,12 +151,9 @@ def evidence(
 ) -> Evidence:
     """Return the evidence of n tokens for one alternative, with `REPEATS` seeded draws of q.
 
-    Hidden columns are in no set, and where the token's is hidden no bet is resolved.
-
-    Args:
-        favoured: [n, W] outcomes that the alternative favours.
-        rng: makes the draws, which move it on.
-        pull: [n] what the alternative adds to their probability; None: all that is left of 1.
+    `favoured` [n, W] are the outcomes that it favours, `pull` [n] is what it adds to their
+    probability (None: all that is left of 1), and `rng`, which moves on, makes the draws. Hidden
+    columns are in no set, and where the token's is hidden no bet is resolved.
     """
     n, rows = len(at), np.arange(len(at))
     sets = sets_of(at, favoured)
@@ -282,7 +274,7 @@ class Followed:
         self._otherwise = otherwise
 
     def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Favour what followed the newest two tokens last, else as `otherwise`; the sum is None."""
+        """Return [n, W] what followed the newest two tokens last, else as `otherwise`, and None."""
         favoured = np.zeros(at.probs.shape, np.bool_)
         text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
         for end in range(2, len(text)):
@@ -308,7 +300,7 @@ class Excess:
         self._counts: dict[Any, list[float]] = {}
 
     def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Favour columns above their expected counts, then count this text; the sum is None."""
+        """Return [n, W] columns above their expected counts so far, and None; count each token."""
         favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
         stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):

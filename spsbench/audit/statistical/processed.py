@@ -1,7 +1,4 @@
-"""Logits under processors, once more: by plain counting in float64, a row and its text at a time.
-
-Independent of `loop.processors`, which keeps counts, and in the order that it states.
-"""
+"""Logits under processors by plain counting in float64, independent of `loop.processors`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,13 +12,9 @@ from spsbench.settings.processors import Processors
 def process_logits(
     logits: Floats, texts: Iterable[Sequence[int]], start: int, by: Processors | None
 ) -> Floats:
-    """Return [n, V] logits under processors; where there are none, `logits` themselves.
+    """Return [n, V] logits under the processors `by`, a copy in float64; None: `logits` themselves.
 
-    Args:
-        logits: [n, V], row i after text i.
-        texts: n texts, prompt and answer so far.
-        start: tokens of their prompt.
-        by: the processors; None: there are none.
+    Row i of `logits` follows text i of `texts`: a prompt of `start` tokens, and the answer so far.
     """
     if by is None:
         return logits
@@ -41,7 +34,7 @@ def process_logits(
 
 
 def bans(text: list[int], start: int, by: Processors) -> Iterator[int]:
-    """Yield the tokens that may not follow a text, some of them twice."""
+    """Yield tokens that may not follow a text: early EOS, ends of banned words and of n-grams."""
     if len(text) - start < by.least:
         yield from by.eos
     for word in by.words:

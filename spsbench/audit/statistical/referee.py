@@ -89,9 +89,9 @@ class Referee:
     def positions(
         self, text: AuditText, rows: int | None = ROWS
     ) -> Iterator[tuple[int, PositionProbs, TextPositions]]:
-        """Yield first position, distributions and positions of `rows` tokens; None: of all.
+        """Yield first index, distributions and positions of `rows` tokens at a time (None: of all).
 
-        Up to the end of the target's context; beyond the draft's context q stands for p.
+        The tokens end with the target's context; beyond the draft's context q stands for p.
         """
         logits = self.scorer.logits(text.prompt, text.tokens)
         drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
@@ -168,7 +168,7 @@ def mean_and_errors(shifts: Sequence[Floats]) -> Floats:
 
 
 def referee_of(cell: Cell, loaded: Loaded) -> Referee:
-    """Return the referee of texts of `cell`, which both methods share for comparability."""
+    """Return the referee of texts of `cell`, with its draft if that has the same vocabulary."""
     reload = not (cell.target.trust_remote_code or cell.random)
     shared = loaded.draft is not None and loaded.draft_tokenizer is None
     over = loaded.vocab_size, processors_of(cell, loaded)
@@ -186,7 +186,8 @@ def referee_of(cell: Cell, loaded: Loaded) -> Referee:
 def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
     """Return the one fault to bet on: a set of tokens towards which a wrong method shifts texts.
 
-    Those that the draft model prefers; for look-ups what followed last time; else the likeliest.
+    With a draft model of the same vocabulary, tokens that it prefers; for look-ups in the text,
+    what followed last time; else the likeliest.
     """
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         return [DraftPreferred()]

@@ -45,7 +45,12 @@ class Adversary:
         self.rare = self.special
 
     async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
-        """Play the parts' scenarios, then none; return "NAME, greedy|sampled" -> result."""
+        """Play the scenarios of the parts; return "NAME, greedy" or "NAME, sampled" -> its result.
+
+        The greedy answers without drafts come first and are kept as `truths`, with the tokens that
+        are unlikely in them as `rare`. A sampled scenario that cannot be audited is left out. The
+        script is without drafts in the end, also after an error.
+        """
         texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
         results: dict[str, ServerGreedy | SampledResult] = {}
         prompts = [long_prompt(plan.texts, i) if i % 2 else p for i, p in enumerate(plan.texts)]
@@ -73,7 +78,11 @@ class Adversary:
         return results
 
     async def _greedy(self, name: str, asks: Sequence[Ask]) -> ServerGreedy:
-        """Play `name`, compare its greedy texts with the truths; not HELD if none was drafted."""
+        """Play `name` and compare its greedy texts with `truths`; without drafts HELD is in doubt.
+
+        In `END` a token half-way through each text ends it, in `STOP` a string from its first third
+        on; texts of `STOP` are compared letter by letter.
+        """
         texts, whole = self.texts, [text.text for text in self.truths]
         bases = [first_tokens(text, asks[0].tokens) for text in self.truths]
         before, count = await texts.counters(), len(texts.answers)
@@ -103,7 +112,7 @@ class Adversary:
         return await self.texts.answers_to(OWN, keyed)
 
     def _play(self, name: str) -> None:
-        """Write a scenario's drafts, none of "", into the script, if there is a server to ask."""
+        """Write the drafts of scenario `name` (none of "") into the script if a server is asked."""
         if self.texts.journal.asks:
             places = range(self.texts.plan.max_new_tokens)
             tables = [
@@ -114,10 +123,9 @@ class Adversary:
             replace_file(self.path, msgspec.json.encode(script))
 
     def _drafts(self, number: int, at: int) -> Mapping[str, list[int]]:
-        """Return by scenario what follows `at` tokens of the answer to prompt `number`.
+        """Return scenario -> the ids to draft after `at` tokens of the answer to prompt `number`.
 
-        Lengths and places of errors are of a hash: a remainder of the position falls into step with
-        the rounds.
+        A hash of both gives lengths and places of errors, so that none falls into step with rounds.
         """
         right = (self.truths[number].ids or [])[at : at + self.k]
         turn = crc32(f"{number} {at}".encode())

@@ -42,8 +42,7 @@ FUNCTION: Any = msgspec.defstruct(
 )
 CALL: Any = msgspec.defstruct("call", [("function", FUNCTION), ("index", int | None, None)])
 REQUESTS: tuple[str, ...] = tuple(TABLE["requests"])
-Request = tuple[str, Ask, Mapping[str, Any]]
-"""Name, request, and further fields."""
+Request = tuple[str, Ask, Mapping[str, Any]]  # name, request, and further fields
 
 
 @dataclass
@@ -66,7 +65,7 @@ class ReplyReader(AnswerReader):
         self.calls: dict[int, list[str]] = {}
 
     def _add(self, at: float, value: Any) -> None:
-        """Append a chunk's text, and its parts of calls' names and arguments, each by its index."""
+        """Add an event of second `at`: its text, and its pieces of calls, joined by their index."""
         super()._add(at, value)
         for choice in wire.read_json(value, wire.Chunk).choices or ():
             part = choice.delta or choice.message or wire.ContentPart()
@@ -79,14 +78,14 @@ class ReplyReader(AnswerReader):
 
     @property
     def reply(self) -> Reply:
-        """Return what was read."""
+        """Return the answer read so far, with its calls in the order in which they began."""
         answer, calls = self.answer, list(self.calls.values())
         text, thoughts, ids, count = answer.text, answer.reasoning, answer.ids, answer.count
         return Reply(text, thoughts, calls, ids, answer.finish, count)
 
 
 async def check_tools(texts: CheckTexts) -> ServerGreedy:
-    """Check calls of tools, free and forced, whole and streamed, by schemas and the baseline."""
+    """Ask for calls of tools, free and forced; compare them with schemas, streams and baseline."""
     _, schemas = msgspec.json.schema_components(TOOLS.values())
     functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     tools = [{"type": "function", "function": function} for function in functions]
@@ -101,7 +100,7 @@ async def check_tools(texts: CheckTexts) -> ServerGreedy:
 
 
 async def check_streams(texts: CheckTexts) -> ServerGreedy:
-    """Compare streamed answers with whole ones, at every budget of tokens in `CUTS`."""
+    """Compare streamed with whole answers to some prompts, at every budget of tokens in `CUTS`."""
     prompts = (*REQUESTS[:2], *texts.plan.texts[:2])
     requests: list[Request] = [
         (f"prompt {i + 1}, {tokens} tokens", chat(texts, prompt, tokens), {})
@@ -118,14 +117,17 @@ def chat(texts: CheckTexts, prompt: str, tokens: int) -> Ask:
 async def compare_forms(
     texts: CheckTexts, part: str, reference: str, requests: Sequence[Request]
 ) -> ServerGreedy:
-    """Compare whole and streamed replies, of tools with the baseline's too, and remark faults.
+    """Ask for whole and streamed replies, compare them, and return a comparison for each request.
 
-    Faults are a BUG if the request has some again, else UNKNOWN; without calls or text it is ALONE.
+    Replies of `part` "tools" are compared with the baseline's too, and their calls with the tools.
+    Requests with a fault are remarked and asked once more: each is a BUG if it has a fault again,
+    else UNKNOWN. A request without a fault is IDENTICAL, or ALONE if the reply has no call, or no
+    text. `reference` names in the result what replies are compared with.
     """
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
     async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
-        """Return for each request its differences by form, baseline and wrong calls."""
+        """Return the faults of each request, in order; name in `empty` those without a reply."""
         asks = [
             (f"{part}/{attempt}/{name}/{form}", replace(ask, stream=form), more)
             for name, ask, more in requests
@@ -160,7 +162,7 @@ async def compare_forms(
 
 
 async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> list[Reply]:
-    """Return a server's replies to one or more `requests`, in order: kept by name, or asked for."""
+    """Return a server's replies to 1 or more `requests`, in order: those kept, or asked for."""
     server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
 
     async def post(ask: Ask, more: Mapping[str, Any]) -> Reply:
@@ -182,7 +184,10 @@ def quoted(value: Any) -> str:
 
 
 def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -> list[str]:
-    """Name what differs from `base`, called `where`; with `counts` ids, end and usage too."""
+    """Return in words what differs from `base`, which they call `where`: text, thoughts, calls.
+
+    `counts`: the finish reason too, and number of tokens and ids where both replies tell them.
+    """
     lines = []
     if HALF in reply.text + reply.thoughts and HALF not in base.text + base.thoughts:
         lines.append("a character of several bytes is split")
@@ -211,7 +216,7 @@ def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -
 
 
 def wrong_calls(reply: Reply, forced: bool) -> list[str]:
-    """Name unknown tools, bad arguments and lacking calls (if not cut), and calls in the text."""
+    """Return unknown tools, calls in the text and, unless cut, bad arguments, no `forced` call."""
     lines = []
     for name, arguments in reply.calls:
         try:

@@ -102,17 +102,18 @@ class Band:
         return cls(half, half)
 
     def of(self, alternative: int) -> Floats:
-        """Return the bounds [D] for the bets of one alternative."""
+        """Return [D] bounds of one alternative: `argmax` for q's argmax and set 0, else `other`."""
         bounds = np.full(len(DIRECTIONS), self.other)
         bounds[[ARGMAX, DRAFT] if alternative == 0 else ARGMAX] = self.argmax
         return bounds
 
 
 def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
-    """Return the band of shifts between two statements of the same distributions: mean + 3 errors.
+    """Return the band of shifts between two statements of the same distributions, in pairs.
 
-    `argmax`: the shift of a row's likeliest key; `other`: the larger sum of shifts of one sign.
-    Keys that one lacks are left out, and rows whose likeliest is one; 0 without rows.
+    A bound is the mean over all rows and three standard errors, 0 without rows. `argmax` is of the
+    shift of a row's likeliest key, `other` of the larger sum of its shifts of one sign. Keys of the
+    first statement that the second lacks are left out, and rows whose likeliest key is one of them.
     """
     argmax, other = [], []
     for one, two in pairs:
@@ -129,13 +130,13 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
 
 
 def price_of(taken: int, left: int) -> float:
-    """Return the nats that a log e-value loses for `left` of all left out, 0 of 0 (theorem 3)."""
+    """Return the nats that a log e-value loses for `left` items left out (theorem 3); 0 of none."""
     total = math.lgamma(taken + left + 2) - math.lgamma(taken + 1) - math.lgamma(left + 1)
     return total if left else 0.0
 
 
 def mean_and_error(shifts: Sequence[float]) -> float:
-    """Return a mean and three standard errors; 0 of no values."""
+    """Return the mean of shifts plus three standard errors; 0 of no values."""
     values = np.array(shifts)
     return float(values.mean() + 3 * values.std() / np.sqrt(len(values))) if shifts else 0.0
 
@@ -162,7 +163,7 @@ class ServerAudit(MethodAudit):
         self.unseen = 0  # tokens of texts that are left out
 
     def take_text(self, text: Columns) -> None:
-        """Bet on a text, at the price of what was left out (theorem 3); a flaw ends in `broken`."""
+        """Bet on a text, less the price of what is left out (theorem 3); note flaws in `broken`."""
         if not len(text) or text.flaw:
             self.texts += 1
             self.broken += [text.flaw] if len(text) else []
@@ -180,7 +181,7 @@ class ServerAudit(MethodAudit):
 
     @property
     def unaudited(self) -> str:
-        """Return how many texts are left out and why; empty if none is."""
+        """Return how many texts are left out and the most frequent reasons; empty if none is."""
         reasons = (f"{count} x it {reason}" for reason, count in self.left_out.most_common(3))
         total = self.texts + self.left_out.total()
         lead = f"{self.left_out.total()} of {total} texts are left out"
@@ -202,18 +203,18 @@ class ServerAudit(MethodAudit):
         return max(self.level / len(self.bands) * math.exp(-self._price), sys.float_info.min)
 
     def claim(self) -> float | None:
-        """Return the least bias of all tokens that those looked at show with power 0.99, if any."""
+        """Return the least bias, a share of all tokens, that is found with power 0.99; or None."""
         if not self._looked_at:
             return None
         claim = claimable(self.evidence(), self._level, self.bands[0])
         return claim / self._looked_at if claim and claim < self._looked_at else None
 
     def plant(self, bias: float) -> Control:
-        """Plant a bias of all tokens in draws from the same distributions, and audit them."""
+        """Plant a bias, a share of all tokens, in draws from the same distributions; audit them."""
         return inject(self.evidence(), bias * self._looked_at, self._level, self.bands[0])
 
     def _visible(self, text: Columns) -> Bits | None:
-        """Return [n, k + 1] columns of tokens emitted so far; add this text's. None: all are."""
+        """Return [n, k + 1] columns of tokens emitted before; note this text's. None: all are."""
         n, width = text.mass.shape
         if not self.hides:
             return None
@@ -233,7 +234,7 @@ class ServerAudit(MethodAudit):
 
     @property
     def shares(self) -> list[Test]:
-        """Return the observed and the expected share of each set that is not certain."""
+        """Return the shares of each alternative's set, tail and ends, unless those are certain."""
         sets = [(alternative.name, i, DRAFT) for i, alternative in enumerate(self.alternatives)]
         return [
             share_test(tokens, direction, name)
@@ -279,7 +280,7 @@ class SampledResult:
 
     @property
     def line(self) -> str:
-        """Return the result in words."""
+        """Return the finding's line, after "bias" where there is one."""
         lead = "bias " if self.finding.shared else "bias: "
         lead = lead if self.verdict is AuditVerdict.BIAS else ""
         return f"{lead}{self.finding.line}"

@@ -1,8 +1,4 @@
-"""One check of a running server: distribution, greedy texts, modes, acceptance, speed.
-
-`check_texts` has its order. Each answer is kept on arrival: a check goes on with its file, or
-computes the results of the file alone.
-"""
+"""One check of a running server: distribution, greedy texts, modes, acceptance, speed."""
 
 import asyncio
 import logging
@@ -76,7 +72,12 @@ class Checked:
 
     @property
     def verdict(self) -> AuditVerdict:
-        """Return BIAS of any part, HELD of all that audit text, NOT_AUDITED of none, or UNKNOWN."""
+        """Return BIAS if any part found one, else HELD if all counted parts held, else UNKNOWN.
+
+        The scenarios count alone where there are some; else all modes, and of sampled and greedy
+        texts the first that there is. Refused modes, and sampled texts that could not be audited,
+        rule out HELD. NOT_AUDITED: no part was on texts.
+        """
         if self.scenarios:
             reached = {result.verdict for result in self.scenarios.values()}
             decided = AuditVerdict.HELD if reached == {AuditVerdict.HELD} else AuditVerdict.UNKNOWN
@@ -96,7 +97,9 @@ class Checked:
 async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Checked:
     """Connect to the servers, run the requested parts in order, and return their results.
 
-    An adversary's scenarios replace them; without greedy texts all but `law` are `refused`.
+    Answers are kept in the journal on arrival, and remarks become notes. An adversary's scenarios
+    replace all other parts. Of servers without greedy texts `law` alone is audited, and other parts
+    are `refused`. `draft` is the server's draft model, with which sampled texts are bet on.
     """
     began = time.monotonic()
     plan, parts = texts.plan, set(texts.plan.parts)
@@ -156,12 +159,13 @@ async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Che
 def doubts_of(
     checked: Checked, texts: CheckTexts, answers: Sequence[Answer], drafts: Acceptance | None
 ) -> dict[AuditVerdict, str]:
-    """Return the verdicts on greedy texts that are not decided, with the reasons.
+    """Return verdict -> why it does not stand, for the verdicts on greedy texts that are in doubt.
 
-    Args:
-        checked: the result so far: sampled texts whose lists do not balance are of the same engine.
-        answers: the server's answers to the requests of greedy texts and modes.
-        drafts: the acceptance of drafts in `answers`; None: unknown.
+    HELD is in doubt if no token of `answers` (all of greedy texts and modes) was drafted, by
+    `drafts` (None: unknown), or those of which nothing is stated may be all that were. BIAS is in
+    doubt if samplers of the server that cannot be switched off may change greedy text, or if texts
+    are compared with what it states, and `checked` left out sampled texts whose lists do not
+    balance.
     """
     doubts = {}
     by_itself = BASE not in texts.servers and texts.weights is None
@@ -177,7 +181,11 @@ def doubts_of(
 
 
 def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
-    """Return what weights expect of greedy texts, and these by ids; DataError: other weights."""
+    """Return for each greedy text what the weights expect of it, and the text by ids.
+
+    What is expected is None of a text without tokens. Without weights or texts the list is empty,
+    else the median distance of logarithms is logged. DataError: another model's weights.
+    """
     if texts.weights is None or not greedy:
         return []
     prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
@@ -191,7 +199,10 @@ def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answ
 async def compare_greedy(
     texts: CheckTexts, greedy: Sequence[Answer], scored: Sequence[tuple[Answer | None, Answer]]
 ) -> ServerGreedy:
-    """Compare greedy texts with the baseline's, asked twice, else as `scored`, else as stated."""
+    """Compare greedy texts with the baseline's, asked twice, else as `scored`, else as stated.
+
+    `scored` is what `score_greedy` returned; whether the baseline repeats its texts is a control.
+    """
     if BASE in texts.servers:
         bases = await texts.greedy(BASE)
         again = await texts.greedy(BASE, "greedy again")
@@ -207,13 +218,12 @@ async def compare_greedy(
 async def compare_processed(
     texts: CheckTexts, plain: Sequence[tuple[Answer | None, Answer]]
 ) -> ServerGreedy | None:
-    """Compare greedy texts under the processors with the weights, and name a fault that fits.
+    """Ask for greedy texts under the processors, compare them with the weights, and remark a cause.
 
-    Args:
-        plain: what `score_greedy` returned of texts without processors, which tell the rounding.
-
-    Returns:
-        None without weights: what a server states is the distribution before them on some engines.
+    A cause is the lack of all processors, or a repetition penalty of another scope, under which the
+    weights would give these texts. `plain` is what `score_greedy` returned of texts without
+    processors, which tell the rounding. Without weights the result is None, with a remark: what a
+    server states is the distribution before processors on some engines.
     """
     weights = texts.weights
     if weights is None or weights.processors is None:
@@ -252,9 +262,12 @@ def run_check(
     """Check the server at `url`, or compute the results of kept answers anew; return all results.
 
     Args:
-        url: None: no server is asked, and `resume` names a file of answers.
-        keep: file for the answers where the options name none.
-        load: loads weights by name.
+        url: None: no server is asked, and the option `resume` names a file of answers.
+        options: values of `CheckOptions` by name; None counts as not given.
+        keep: file for the answers where the options name none; None: they are not kept.
+        load: loads weights by name. `watch` receives the progress whenever it changes.
+
+    SpsError: invalid options or kept answers, failed servers. DataError: unlike vocabularies.
     """
     options = {name: value for name, value in options.items() if value is not None}
     if url is None:
@@ -284,7 +297,12 @@ def examine_server(
     draft: LocalModel | None = None,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
-    """Check a server and return all results; the journal's answers are not requested again."""
+    """Check a server and return all results; the journal's answers are not requested again.
+
+    The journal (None: nothing is kept) is begun with `plan`, and closed in any case. The first
+    error of a check is raised; it says in which part a server became unavailable, and how many
+    answers are kept. An interrupt, which cancels all requests, logs that as well.
+    """
     journal = Journal(None) if journal is None else journal
     journal.begin(plan)
     texts = CheckTexts(plan, journal, weights, watch)

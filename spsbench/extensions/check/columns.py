@@ -43,7 +43,11 @@ class Columns:
         return len(self.emitted)
 
     def positions(self, visible: Bits | None) -> TextPositions:
-        """Return what is known at each token; the last outcome is all tokens that are no column."""
+        """Return each token's outcomes: k columns, likeliest first, then all other tokens as one.
+
+        `visible` [n, k + 1] are the outcomes known not to be hidden; None: all. The first visible
+        column is the argmax, and all other tokens are the tail of more than one column.
+        """
         n, width = self.mass.shape
         probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
         argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
@@ -110,11 +114,10 @@ class TopLists:
     ) -> Columns:
         """Return the columns of a text, with a flaw where none can be bet on; learn from its rows.
 
-        Args:
-            rows: stated for each token.
-            tokens: keys of the emitted tokens; a row beyond them is left out.
-            own: logarithms that are stated of the emitted tokens beside the rows; empty: none.
-            prompt: what is equal for texts after equal prompts; None: unknown.
+        `rows` are (key, logarithm) pairs for each of `tokens`, the keys of emitted tokens; a row
+        beyond them is left out. `own` are logarithms stated of emitted tokens beside the rows, if
+        any, and `prompt` is what is equal for texts after equal prompts (None: unknown). Flaws are
+        sums above 1, and tokens named by texts.
         """
         logprobs = chain(own, repeat(-math.inf))
         listed = list(map(list_row, rows, tokens, logprobs))
@@ -137,7 +140,7 @@ class TopLists:
         return self._documented and not self._shows_outsiders
 
     def _compare(self, listed: Sequence["Listed"], prefix: int) -> None:
-        """Learn from lists of one token whether those after equal prefixes have the same one."""
+        """Learn whether lists of one token are as documented: alike after equal prefixes."""
         for row in (row for row in listed if len(row.top) == 1):
             ((key, logprob),) = row.top
             if prefix in self._after:
@@ -156,7 +159,7 @@ class TopLists:
         return not row.top or (row.is_lowest and len(row.top) == 1 < self._length)
 
     def _columns_of(self, row: "Listed") -> Stated:
-        """Return a row's tokens that its prefix alone had listed; empty: none are sure."""
+        """Return a row's tokens that its prefix alone had listed; empty: none of them is sure."""
         if row.is_cut:
             return row.top
         if self._is_unstated(row) or not (row.has_emitted or self._lists_emitted):
@@ -171,7 +174,7 @@ class TopLists:
         return [entry for entry in row.top if entry[1] > edge]
 
     def _learn(self, row: "Listed") -> None:
-        """Learn how long lists are, and how they show a token outside; cut rows tell neither."""
+        """Learn the length of lists, and how they show an outsider; cut rows tell neither."""
         if row.is_cut or self._is_unstated(row):
             return
         self._lists_emitted |= row.has_emitted
@@ -198,7 +201,8 @@ class Listed(NamedTuple):
 def list_row(row: Stated, emitted: str, own: float) -> Listed:
     """Sort a row, with the emitted token where its logarithm `own` is stated beside the row.
 
-    A key with two different probabilities is of two tokens, and left out of `top`.
+    Entries from the first that states no probability on are left out. A key with two different
+    probabilities is of two tokens, and left out of `top`.
     """
     entries = resolve_row(row)
     is_cut = bool(entries) and any(key != emitted for key, _ in row[len(entries) :])
@@ -217,7 +221,7 @@ def list_row(row: Stated, emitted: str, own: float) -> Listed:
 
 
 def as_columns(rows: Sequence[Stated], tokens: Sequence[str]) -> Columns:
-    """Return all that rows state as columns, whichever tokens were emitted."""
+    """Return all probabilities that the rows of `tokens` state as columns, whatever was emitted."""
     rows = [resolve_row(row) for row, _ in zip(rows, tokens, strict=False)]
     n, width = len(rows), max([1, *map(len, rows)])
     mass, at = np.zeros((n, width)), np.full(n, width)

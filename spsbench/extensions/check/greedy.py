@@ -52,7 +52,7 @@ class ServerGreedy(GreedyResult):
 
     @property
     def line(self) -> str:
-        """Return the result in words."""
+        """Return in words: reference, count of each kind, failed controls, left out, doubt."""
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         doubt = self.doubts.get(super().verdict, "")
         left_out = "".join(f"; {n} left out: it {why}" for why, n in self.left_out.items())
@@ -68,7 +68,7 @@ class ServerGreedy(GreedyResult):
 
 
 def describe(text: Compared) -> str:
-    """Return a comparison in a line."""
+    """Return a comparison in a line; of unlike texts position, tokens, gap and tolerance too."""
     if text.position is None:
         return f"{text.name}: {text.kind}"
     tokens = ", ".join(repr(str(token)[:LONGEST]) for token in text.tokens or ())
@@ -89,8 +89,10 @@ def compare_served(
 ) -> ServerGreedy:
     """Compare greedy texts with a reference's, text by text; a bug planted in one is the control.
 
-    A text is ALONE without a base, or if one of both does not balance (`left_out`). Tokens of a tie
-    are `tolerance` nats apart at most; None: twice the rounding, measured here.
+    A text is ALONE where its base is None, or where one of both does not balance (counted by reason
+    in `left_out`). Tokens of a tie are `tolerance` nats apart at most; None: twice the rounding
+    measured on these texts, where a key that several tokens print makes a difference UNKNOWN.
+    `names` are of the texts; empty: "prompt 1" and so on.
     """
     names = names or [f"prompt {i + 1}" for i in range(len(texts))]
     unbalanced = [unbalanced_in(*pair) for pair in zip(bases, texts, strict=True)]
@@ -144,10 +146,11 @@ def first_difference(base: Answer, text: Answer) -> int | None:
 def compare_pair(
     name: str, base: Answer, text: Answer, tolerance: float, shared: Set[str] = frozenset()
 ) -> Compared:
-    """Compare a greedy text with another: a bug also if one ends before the other.
+    """Compare a greedy text with its base: a BUG also if one is the beginning of the other.
 
-    UNKNOWN if the row is missing, or the text's key is `shared`: several tokens print it. Where one
-    has no keys, texts that are equal are IDENTICAL, else UNKNOWN.
+    TIE: the text's token is as likely as the base's likeliest, or both are the two likeliest and at
+    most `tolerance` apart. UNKNOWN: nothing is stated where they part, or the text's key is
+    `shared` by several tokens. Where one has no keys, equal texts are IDENTICAL, others UNKNOWN.
     """
     if not base.keys or not text.keys:
         same = base.text == text.text
@@ -171,7 +174,7 @@ def compare_pair(
 
 
 def resolve_distinct(row: Stated) -> Stated:
-    """Return the resolved part of a row, of tokens with one key the likeliest."""
+    """Return a row up to the first entry without a probability; of equal keys the first entry."""
     first: dict[str, float] = {}
     for key, logprob in resolve_row(row):
         first.setdefault(key, logprob)
@@ -179,7 +182,7 @@ def resolve_distinct(row: Stated) -> Stated:
 
 
 def third_is_a_bug(base: Answer) -> bool:
-    """Return whether the third choice, planted in a text, counts as a bug; True: there is none."""
+    """Return whether a row's third choice, planted mid-text, counts as a bug; True without one."""
     rows = [resolve_distinct(row) for row in base.stated[: len(base.keys)]]
     places = [i for i, row in enumerate(rows) if len(row) >= 3 and row[2][0] != base.keys[i]]
     if not places:
@@ -190,7 +193,7 @@ def third_is_a_bug(base: Answer) -> bool:
 
 
 def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
-    """Return as a text the likeliest token at each of `keys`: that key if it ties or no row is."""
+    """Return a text of each row's likeliest token; of its key if that ties, or no row is stated."""
     likeliest = []
     for key, row in zip(keys, map(resolve_distinct, rows), strict=False):
         is_best = not row or dict(row).get(key) == row[0][1]
@@ -200,7 +203,7 @@ def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
 
 
 def expect_by_itself(text: Answer) -> Answer | None:
-    """Return what a server's own stated probabilities expect of its text; None without any."""
+    """Return the text that a server's own statements make likeliest; None if it states none."""
     shared, pairs = shared_texts([text]), zip(text.stated, text.keys, strict=False)
     rows = [[] if key in shared else row for row, key in pairs]
     return expect_rows(text.keys, rows) if any(rows) else None
@@ -209,10 +212,10 @@ def expect_by_itself(text: Answer) -> Answer | None:
 def expect_by_weights(
     weights: LocalModel, prompt: Sequence[int], text: Answer
 ) -> tuple[Answer | None, Answer]:
-    """Return what the weights expect of a text, None without tokens, and the text by its ids.
+    """Return the text that the weights make likeliest after each prefix, and the text by ids.
 
-    Raises:
-        DataError: its tokens are none of the weights' vocabulary.
+    Both end at the first ambiguous token; the first is None where no token is known. DataError:
+    tokens of the text are not in the weights' vocabulary.
     """
     ids = weights.tokens(text)
     listed = len(text.ids if text.ids is not None else text.keys)
@@ -227,9 +230,10 @@ def expect_by_weights(
 
 
 def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
-    """Reject weights of another model by what `expect_by_weights` returns; return their nats apart.
+    """Return the median nats between the server's and the weights' logarithms of greedy tokens.
 
-    The median of the texts decides, since a server's bug may spoil a text.
+    `pairs` are of `expect_by_weights`. DataError: too many nats, or too many tokens that the
+    weights would not choose, show another model. Medians over texts decide: a bug may spoil a text.
     """
     measured = []
     for base, text in pairs:
@@ -253,8 +257,9 @@ def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, A
 def shared_texts(answers: Sequence[Answer]) -> set[str]:
     """Return the keys that several tokens may print, where an engine names tokens by their texts.
 
-    A list has such a text twice, or with another probability than the emitted token's own; or the
-    list is shorter than others, and lost one of two entries with this key.
+    Such a key is listed twice in a row, is part of a character, or is listed with another
+    probability than the emitted token's own. All keys of a row that is shorter than others count,
+    as it lost one of two entries, unless its probabilities add up to 1.
     """
     shared: set[str] = set()
     for answer in answers:

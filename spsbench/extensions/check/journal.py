@@ -1,7 +1,4 @@
-"""The kept answers of a check: a log of the store that begins with the plan.
-
-A file that is resumed is read whole, compressed or not, and written with the first new answer.
-"""
+"""The kept answers of a check: a log of the store that begins with the plan."""
 
 import math
 import os
@@ -61,7 +58,7 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
-        """Read header and answers of a file; DataError: this command has not written it."""
+        """Read a file's header and answers, packed or not; DataError: not by this command."""
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()
@@ -78,13 +75,13 @@ class Journal:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """Return the options of the file."""
+        """Return the options of the file; DataError: there is none."""
         if not self._header:
             raise self._no_journal()
         return {**self._header, **self._values.get(OPTIONS, {})}
 
     def begin(self, plan: CheckOptions) -> None:
-        """Begin with these options, or go on; MismatchError: the kept answers depend on others."""
+        """Take these options as the header; MismatchError: kept answers depend on other options."""
         header, kept = plan.header(), self._header
         may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
         names = [n for n in {**header, **kept} if n not in may_change] if kept else []
@@ -119,7 +116,11 @@ class Journal:
         ask: Callable[[], Awaitable[T]],
         write: Callable[[T], Any] = lambda value: value,
     ) -> T:
-        """Return a kept value, or what `ask` gives, then kept; DataError: no server is asked."""
+        """Return the kept value of `key`, converted by `read`, else what `ask` gives; keep that.
+
+        It is kept in the form that `write` makes of it. DataError: nothing is kept, and no server
+        is asked; or what is kept has another form.
+        """
         if key in self:
             return self.read(key, read)
         if not self.asks:
@@ -142,7 +143,7 @@ class Journal:
             ) from error
 
     def keep(self, key: str, value: Any) -> None:
-        """Append a value, durable on return; the first makes the file. UsageError: it is there."""
+        """Append a value after waiting notes, durable on return; UsageError: the file is there."""
 
         def check_header(_: dict[str, Any]) -> None:
             if not self.resumed:  # another check has written the file meanwhile

@@ -30,8 +30,8 @@ FEW = 0.02  # share of tokens that may differ by more
 async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
     """Compare what each server states of its answers, and of prompts, with the weights.
 
-    Raises:
-        RefusedError: there are no weights, or the server states no log-probabilities at all.
+    Returns one comparison for each server and kind of text, IDENTICAL or BUG; all are remarked.
+    RefusedError: there are no weights, or a server states no log-probabilities at all.
     """
     weights = texts.weights
     if weights is None:
@@ -90,7 +90,7 @@ def chances(weights: LocalModel, prompt: Sequence[int], ids: Sequence[int]) -> F
 
 
 def accepted_in(answer: Answer, n: int) -> list[bool]:
-    """Return [n] whether each token was drafted; an empty list where the engine does not tell."""
+    """Return [n] whether each token is an accepted draft; [] where the engine does not tell."""
     vllm = answer.counts.vllm
     steps = None if vllm is None else vllm.per_step_accepted
     if steps is None:
@@ -100,10 +100,10 @@ def accepted_in(answer: Answer, n: int) -> list[bool]:
 
 
 def how_apart(stated: Floats, scored: Floats, accepted: Floats) -> str:
-    """Name how stated log-probabilities [n] differ from scored ones; empty if they are equal.
+    """Name how stated log-probabilities [n] differ from scored ones; "" if all but a few are equal.
 
-    Args:
-        accepted: [n] whether each token was drafted; [0] where that is not known.
+    Tokens of which none is stated are counted apart; tokens that are unlikely by the weights are
+    not compared. `accepted`: [n] whether each token was drafted; [0] where that is not known.
     """
     n, missing = len(stated), int((stated <= UNLISTED).sum())
     if missing > FEW * n:

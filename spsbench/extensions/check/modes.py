@@ -27,26 +27,24 @@ LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
 JSON_TOKENS = 192  # at most in an answer under a schema
 CACHED = ("prefix_cache_hits", "prefix_cache_hits_total")  # how names of counters end
-SCHEMAS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+SCHEMAS: Mapping[str, tuple[Mapping[str, Any], str]] = {  # and the prompts that ask for them
     name: (json.loads(row["schema"]), row["prompt"]) for name, row in TABLE["schemas"].items()
 }
-"""Schema, and the prompt that asks for it, by name."""
-JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
+JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(  # name of the schema, and prompt
     (name, prompt.format(f"a {who} from {where}"))
     for (who, where), (name, (_, prompt)) in product(
         product(TABLE["who"], TABLE["where"]), SCHEMAS.items()
     )
 )
-"""Name of the schema, and prompt, of each request."""
 
 
 async def check_modes(
     texts: CheckTexts, greedy: Sequence[Answer], parts: Set[str]
 ) -> tuple[dict[str, ServerGreedy], list[str]]:
-    """Return the results by mode of those among `parts`, and the modes that the server refuses.
+    """Run the modes among `parts`; return their results by name, and the names of refused ones.
 
-    Args:
-        greedy: the greedy texts in batches of their own, with which mixed ones are compared.
+    A refusal is remarked, and kept in the journal if the server gave it. `greedy` are the greedy
+    texts in batches of their own, with which mixed ones are compared.
     """
     journal = texts.journal
     results: dict[str, ServerGreedy] = {}
@@ -77,7 +75,7 @@ async def check_modes(
 
 
 async def check_json(texts: CheckTexts) -> ServerGreedy:
-    """Ask each server for JSON under schemas; count it, and compare the greedy answers."""
+    """Ask for JSON under schemas, count it; compare with the baseline, else with what is stated."""
     answers, shares = {}, []
     for name, server in texts.servers.items():
         asks = [
@@ -110,7 +108,7 @@ async def check_mixed(texts: CheckTexts, greedy: Sequence[Answer]) -> ServerGree
 
 
 async def check_cache(texts: CheckTexts) -> ServerGreedy:
-    """Compare the second answers to long prompts with the first ones."""
+    """Compare second answers to long prompts with first ones; remark the count of cached tokens."""
     prompts = texts.plan.texts
     count = min(LONG_PROMPTS, len(prompts))
     asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
@@ -127,7 +125,7 @@ async def check_cache(texts: CheckTexts) -> ServerGreedy:
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Return one of a few long prompts: prompt `index` in rotation, and those after it."""
+    """Return prompt `index`, of a few in rotation, and those after it, up to `LONG` characters."""
     at = index % min(LONG_PROMPTS, len(prompts))
     text = prompts[at]
     while len(text) < LONG:
@@ -137,7 +135,7 @@ def long_prompt(prompts: Sequence[str], index: int) -> str:
 
 
 def count_cached(page: Any) -> float | None:
-    """Return the prompt tokens that came from a cache, as a /metrics page counts them."""
+    """Return the prompt tokens that came from a cache, by a /metrics page; None without a count."""
     counts = [number for name, _, number in samples(page) if name.endswith(CACHED)]
     return sum(counts) if counts else None
 

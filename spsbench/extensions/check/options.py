@@ -30,20 +30,18 @@ MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
 MODES = ("json", "mixed", "cache", "logprobs", "tools", "stream")  # asked by name: many refuse some
-IN_FILES = {
+IN_FILES = {  # options whose names in files are others
     "prompts": "texts",
     "length": "max_new_tokens",
     "temperatures": "temperature",
     "most": "max_tokens",
     "parts": "only",
 }
-"""Options whose names in files are others."""
-HEADER = (
+HEADER = (  # the options that the answers in a file depend on, by the names there
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
     *("adapter", "adversary", *PROCESSORS),
 )
-"""The options that the answers in a file depend on, by the names there."""
 MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
@@ -205,7 +203,7 @@ class CheckOptions(ProcessorSettings):
 def read_check_options(
     path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> CheckOptions:
-    """Return the options of a file, under the `given` ones; DataError: of another version."""
+    """Return the kept options `values` under `given` ones; DataError: they have another version."""
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
         kept["temperature"] = tuple(map(str, kept["temperature"]))

@@ -1,7 +1,4 @@
-"""Results of a check as a sentence with tables, as JSON, or as an HTML page for an issue.
-
-Names and texts come from servers: what is shown has no invisible characters, and is cut.
-"""
+"""Results of a check as a sentence, tables, JSON or HTML; servers' words made printable, cut."""
 
 import math
 from dataclasses import asdict, fields
@@ -29,7 +26,7 @@ LONGEST_LINE = 1000
 
 
 def sentence(checked: Checked) -> str:
-    """Summarise the check in one sentence."""
+    """Return the verdict, the server and each part's result in one line, cut if it is long."""
     parts = []
     if checked.law is not None:
         parts.append(f"{BY_MODE[checked.law.mode]}: {checked.law.line}")
@@ -117,7 +114,7 @@ def format_known(value: float | None, digits: int) -> str:
 
 
 def format_with_interval(value: Estimate | None, scale: float = 1.0) -> str:
-    """Format a figure with its interval."""
+    """Format a figure times `scale` as `mean [low, high]`, or without an interval; None is n/a."""
     if value is None:
         return "n/a"
     mean, low, high = (x if x is None else f"{x * scale:.3g}" for x in value[:3])
@@ -125,7 +122,7 @@ def format_with_interval(value: Estimate | None, scale: float = 1.0) -> str:
 
 
 def notes(checked: Checked) -> list[str]:
-    """Return the caveats of the figures."""
+    """Return the remarks, and the caveats on acceptance and on sampled texts, each cut if long."""
     lines = list(checked.notes)
     if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
@@ -149,7 +146,7 @@ def notes(checked: Checked) -> list[str]:
 
 
 def to_plain_values(checked: Checked) -> dict[str, Any]:
-    """Return all results as plain values; a figure that is not finite is None."""
+    """Return name -> result of the check as plain values; a figure that is not finite is None."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
@@ -176,7 +173,7 @@ def as_section(checked: Checked) -> Section:
 
 
 def as_html(checked: Checked, version: str) -> str:
-    """Return one page without scripts, whose tables paste into an issue."""
+    """Return one HTML page without scripts, made by `version`, whose tables paste into an issue."""
     about = {
         "server": server(checked),
         "baseline": cut(checked.baseline or "", LONGEST),

@@ -1,8 +1,4 @@
-"""The distribution of sampled texts: batches of texts until a bias is found or excluded.
-
-`bets` judges. The distributions come from the weights, the baseline or the server (`Mode`); what
-rounding may explain is measured first, on texts in which no draft takes part.
-"""
+"""The distribution of sampled texts: batches of texts until `bets` finds or excludes a bias."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -54,7 +50,11 @@ class Sampled:
             self.kind += " stopped"
 
     def mode(self) -> Mode | None:
-        """Return the strongest mode that the servers support."""
+        """Return the strongest mode that the servers support; None: no distribution is known.
+
+        WEIGHTS needs weights, and ids or log-probabilities of the server; BASELINE one that scores
+        ids, without chats; STATED both ids and log-probabilities.
+        """
         server, base = self.servers[OWN], self.servers.get(BASE)
         if self.weights is not None and (
             server.gives_ids or server.top or server.kind is Kind.VLLM
@@ -65,7 +65,12 @@ class Sampled:
         return Mode.STATED if server.top and server.gives_ids else None
 
     async def audit(self) -> SampledResult | None:
-        """Audit texts until a bias is found or excluded; None, remarked: no known distribution."""
+        """Ask for texts in batches and audit them until a bias is found or excluded.
+
+        It also ends with `max_tokens`, with kept answers where no server is asked, and where an
+        audit is broken, nothing is bet on or most tokens are unstated. The baseline writes half as
+        many texts. Batches update the progress. None, with a remark: no distribution is known.
+        """
         mode = self.mode()
         if self.plan.processors.changed and mode is not Mode.WEIGHTS:
             self.texts.remark(UNDECIDED)
@@ -125,7 +130,7 @@ class Sampled:
     def _balanced(
         self, audit: ServerAudit, texts: Sequence[tuple[int, Answer]], mode: Mode
     ) -> list[tuple[int, Answer]]:
-        """Return the texts that balance; the audit counts the others, and is broken if all are."""
+        """Return the texts that balance; `audit` counts others, and is broken if none ever did."""
         balanced = []
         for number, text in texts:
             reason = text.miscount(self.plan.max_new_tokens)
@@ -140,7 +145,12 @@ class Sampled:
         return balanced
 
     def _doubted(self, finding: Finding, audit: ServerAudit, drafts: Acceptance | None) -> Finding:
-        """Return a finding, undecided where its claim was not exercised or has another cause."""
+        """Return `finding` with what speaks against it in its line, and UNKNOWN where that decides.
+
+        A BIAS is UNKNOWN if samplers that stay on may be its cause, unless plain texts share it.
+        All else is UNKNOWN if no audited token was drafted, or unstated ones may be all that were;
+        HELD also if fewer were than a bias of that size takes. `audit` tells of texts left out.
+        """
         uncertain = ", ".join(self.servers[OWN].uncertain)
         line, verdict = finding.line, finding.verdict
         why = why_unexercised(drafts, audit.tokens, audit.unstated)
@@ -182,7 +192,7 @@ class Sampled:
         return mode is not Mode.WEIGHTS and not emits_ends
 
     def _is_last(self, start: int, size: int) -> bool:
-        """Return whether kept answers, which are all that there is, end before a batch."""
+        """Return whether kept answers are all there is, and end before `size` from `start` on."""
         journal, batch = self.texts.journal, range(start, start + size)
         keys = [f"{name}/{self.kind}/{i}" for name in self.servers for i in batch]
         return not journal.asks and not all(key in journal for key in keys)
@@ -195,7 +205,7 @@ class Sampled:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
     async def _sample(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
-        """Return a batch's texts of a known distribution, numbered; note all of OWN's."""
+        """Return (number, text) of a batch at audited temperatures; OWN's join `_answers`."""
         ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
         asks = []
         for i in batch:
@@ -233,17 +243,17 @@ class Sampled:
         return rows if weights else list(map(self._lists[BASE].columns, rows, by_id))
 
     async def _rescored(self, key: str, text: Answer) -> list[Stated]:
-        """Return the baseline's distributions at the tokens of a text."""
+        """Return what the baseline states at a text's tokens: kept under `key`, or asked for."""
         base, ids = self.servers[BASE], text.ids or ()
         rescore = partial(base.rescore, text.prompt_ids or (), ids)
         read = partial(msgspec.convert, type=list[list[tuple[str, float]]])
         return await self.texts.journal.get(f"{BASE}/{key}", read, rescore)
 
     async def _rounding(self, mode: Mode) -> Band:
-        """Measure the difference between two statements of the same distributions without a draft.
+        """Return the band of two statements of the same distributions, where no draft takes part.
 
-        They are on texts of the baseline, else on first tokens of the server. What is stated alone
-        is as exact as its digits; without log-probabilities of that server the band is 0.
+        They are on texts that the baseline writes for this, else on first tokens of the server,
+        with a remark. Statements alone are as exact as their digits; without any the band is 0.
         """
         name = BASE if BASE in self.servers else OWN
         if mode is Mode.STATED:

@@ -36,7 +36,7 @@ class Timed:
 
     @classmethod
     def of(cls, answer: Answer, prompt: int, began: float, most: int) -> "Timed | None":
-        """Read the timestamps of an answer; None if the answer needed retries or has no text."""
+        """Return the times of an answer to `most` tokens; None: it was retried, or has no text."""
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
@@ -77,15 +77,14 @@ class Ratios:
     machine: float | None
 
 
-Block = Sequence[Timed | None]
-"""Requests in order; None for a failed request."""
+Block = Sequence[Timed | None]  # requests in order; None for a failed request
 
 TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE = range(6)
 WIDTH = ONE + 1
 
 
 def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
-    """Return the sums of answers side by side, clustered by the prompt of the first; None: none."""
+    """Return the sums of each row's answers side by side, clustered by prompt; None: no rows."""
     if not rows:
         return None
     sums = np.array([[x for timed in row for x in timed.sums()] for row in rows], np.float64)
@@ -94,7 +93,7 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
 
 
 def figures_of(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
-    """Return a server's figures over blocks of one concurrency; None: one that is not known."""
+    """Return a server's figures over blocks of one concurrency, None for a figure not known."""
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
     sums = jackknife([(answer,) for answer in timed])
@@ -151,7 +150,10 @@ def wall_time(block: Block) -> float:
 
 
 async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratios]]:
-    """Time greedy answers in blocks; return figures of each server and ratios, by concurrency."""
+    """Time greedy answers in blocks, after a warm-up, unless the journal has the times.
+
+    Returns each server's figures by concurrency, and with a baseline the ratios by concurrency.
+    """
     plan, servers, journal = texts.plan, list(texts.servers), texts.journal
     levels: list[LoadFigures] = []
     to_baseline: list[Ratios] = []
@@ -183,7 +185,8 @@ async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratio
 async def time_block(texts: CheckTexts, name: str, together: int, first: int, count: int) -> Block:
     """Time `count` greedy answers to new prompts from number `first` on, `together` at a time.
 
-    A request that fails is None in the block; UnavailableError: all of them fail.
+    A request that failed, was retried or has no text is None in the block. The server's answers
+    join `texts.answers`, and wrong lengths are remarked. UnavailableError: all requests fail.
     """
     plan, began = texts.plan, time.perf_counter()
     failures: list[UnavailableError] = []

@@ -86,7 +86,11 @@ class CheckTexts:
         self.watch(self.progress)
 
     async def connect(self, stack: AsyncExitStack) -> None:
-        """Connect to the servers, or take what was kept of them where none is asked."""
+        """Detect the servers by clients that `stack` closes; if none is asked, take kept ones.
+
+        They are put into `servers` by name, and noted in the journal with what they can. SpsError:
+        one is out of reach or cannot be used, or was not kept.
+        """
         plan, limits = self.plan, HttpLimits(self.plan.timeout, retries=self.plan.retries)
         self.watch(self.progress)
         for name, url, key, model in (
@@ -118,9 +122,9 @@ class CheckTexts:
     ) -> Acceptance | None:
         """Return what the engine tells of the drafts in answers of the server; None: nothing.
 
-        Args:
-            part: names the kept counters.
-            before: counters before `answers` were asked for, whose own counts come first.
+        The answers' own counts come first, then counters since `before`, read before `answers` were
+        asked for, which are kept as those of `part`. They are not used if they cannot be of these
+        answers alone, which is remarked, or if earlier starts had some of the answers.
         """
         counts = of_answers(answers)
         if counts is not None or not answers:
@@ -170,7 +174,7 @@ class CheckTexts:
         return replace(ask, processors=self.plan.processors.changed | biases)
 
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
-        """Return the ids of an answer's prompt, by the weights; LookupError: there are none."""
+        """Return an answer's prompt ids by the weights, remark others. LookupError: no weights."""
         if self.weights is None:
             raise LookupError("no weights to score with")
         ids, remark = self.weights.prompt(text, answer, chat=self.plan.chat)
@@ -211,7 +215,7 @@ class CheckTexts:
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
     ) -> list[Any]:
-        """Return the results of jobs in order, a few at a time; an error cancels the others."""
+        """Return the jobs' results in order, `together` at a time; an error cancels the others."""
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:

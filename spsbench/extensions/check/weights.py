@@ -2,12 +2,10 @@
 
 The package's own forward pass scores the weights without a cache; this module maps listed tokens to
 ids, and loads no torch. If an engine lists tokens by text, two ids may share a text: such ids are
-in no column, and a text is used up to and including its first ambiguous token, which causes no
-selection bias.
+in no column, and a text is used up to its first ambiguous token, included: no selection bias.
 
-vLLM and SGLang cut by top-k and top-p after the temperature, engines on llama.cpp before it.
-Rounding may move a token across the edge; a place where that would matter is not bet on, which
-depends on the prefix alone.
+vLLM and SGLang cut by top-k and top-p after the temperature, engines on llama.cpp before it. Where
+rounding may move a token across the edge, no bet is made: this depends on the prefix alone.
 """
 
 from collections import Counter
@@ -105,7 +103,7 @@ class LocalModel:
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
-        """Return the ids of the texts that belong to a single token."""
+        """Return text -> id, for texts of whole characters that one token alone has; no ends."""
         counts = Counter(self.texts)
         return {
             text: i
@@ -114,7 +112,7 @@ class LocalModel:
         }
 
     def tokens(self, answer: Answer) -> list[int]:
-        """Return the ids of an answer up to the first ambiguous token."""
+        """Return the ids of an answer: as told, else of its keys up to the first ambiguous one."""
         if answer.ids is not None:
             return list(answer.ids)
         return [self.ids[key] for key in takewhile(self.ids.__contains__, answer.keys)]
@@ -127,9 +125,11 @@ class LocalModel:
         draft: "LocalModel | None" = None,
         cut: Cut = Cut(),  # frozen
     ) -> Columns:
-        """Score an answer and sort the distributions into columns; with those `draft` prefers.
+        """Score an answer after `prompt` at a temperature, and return its places as columns.
 
-        A place where rounding may move the edge of the cut has no columns.
+        The columns are the likeliest tokens, and one for all that end a text. An ambiguous token,
+        or an end that the engine does not list, is the last place. Where rounding may move the edge
+        of the cut there are no columns. `drafted` are those that `draft` finds likelier, if given.
         """
         ids = self.tokens(answer)
         listed = len(answer.ids if answer.ids is not None else answer.keys)
@@ -178,10 +178,10 @@ class LocalModel:
         return as_columns(rows, [""] * len(rows))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
-        """Return the prompt ids used by the server, and a remark; empty: the tokenizer's are equal.
+        """Return the prompt ids used by the server, and a remark if they are not the tokenizer's.
 
-        Raises:
-            DataError: the server counts other tokens than the tokenizer, with or without a BOS.
+        They are the answer's own, else those that have as many tokens: the tokenizer's, after one
+        BOS more if need be; DataError: neither has. `chat`: `text` is a user's message.
         """
         encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
@@ -213,9 +213,8 @@ def load_weights(
 ) -> LocalModel:
     """Load a model in float32, to score tokens by a plain forward pass without a cache.
 
-    Args:
-        adapter: what is merged into it; None: nothing.
-        sampling: options of logits processors that are on.
+    `adapter` is merged into it, `offline` downloads nothing, and `sampling` are options of logits
+    processors that are on. SpsError: it cannot be loaded.
     """
     from spsbench.audit.statistical.forward import Scorer
     from spsbench.pair.load import load

@@ -13,7 +13,7 @@ from spsbench.hardware.files import temporary_path, write_whole
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically, so that readers see old or new content; WriteError: it failed.
 
-    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced.
+    A device or a pipe with a reader (`/dev/stdout`, `>(less)`) is written into and not replaced.
     """
     try:
         if _is_device(path):

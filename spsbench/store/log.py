@@ -114,14 +114,14 @@ class HeadedLog(Log):
 
 
 def iterate(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the checked records of a log, without a torn tail."""
+    """Yield the checked records of a log, without a torn tail; SpsError: damaged or unreadable."""
     with reading(path, "a log that sps wrote"):
         for _, values in record_ends(path):
             yield values
 
 
 def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each record with the byte at which it ends. Raises like `iterate`, and OSError."""
+    """Yield (byte at which it ends, record) for each; DataError: damage. OSError: it fails."""
     if path.suffix in PACKED:
         with open_untrusted(path, "a log that sps wrote") as (unpacked, _):
             yield from entries_in(unpacked, path)
@@ -131,7 +131,7 @@ def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each line's end in bytes and its values; DataError: damage before the last line."""
+    """Yield each line's end in bytes and its record, up to a torn tail; DataError: other damage."""
     end = 0
     for number, line in enumerate(file):
         values = decode_record(line, number)

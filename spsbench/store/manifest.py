@@ -82,7 +82,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return dict(self.experiment.get("prompt_ids", {}))
 
     def write_once(self, folder: Path) -> "Manifest":
-        """Write `manifest.json` unless one is there; return that; MismatchError: it differs."""
+        """Write `manifest.json` unless there is one; return what is there. MismatchError: other."""
         values = to_builtins(self)
         text = json.dumps(values | {"crc": checksum(values)}, allow_nan=False, indent=1)
         if create_file(folder / NAME, text.encode("ascii") + b"\n"):
@@ -160,7 +160,7 @@ def refuse_differences(
     folder: Path,
     todo: str = "Give this one another folder, or start over with `overwrite`",
 ) -> None:
-    """Raise MismatchError where the fingerprints of two manifests differ, with the fields."""
+    """Raise MismatchError where two manifests' fingerprints differ, naming fields and `todo`."""
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
             f"another configuration ({folder}): expected the one that the run was started with. "

@@ -51,7 +51,8 @@ def progress_in(
 ) -> Progress | None:
     """Return the progress of the run in `folder` with the records `recorded`; None: it plans none.
 
-    `cells` are those of its manifest; its logs tell which shards have begun.
+    `cells` are those of its manifest; its logs tell which shards have begun, and so whether a
+    resume can make something that is missing.
     """
     planned = dict.fromkeys(_planned_keys(manifest, cells))
     if not planned:
@@ -73,7 +74,7 @@ def progress_of(folder: Path) -> Progress | None:
 
 
 def _planned_keys(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
-    """Yield the keys that the parts of an experiment plan, some of them more than once."""
+    """Yield the keys that the parts of an experiment plan for `cells`, some more than once."""
     for part in manifest.parts:
         samples = manifest.experiment.get("samples", {}).get(part["task"], ())[: part["limit"]]
         for name in part["cells"]:

@@ -42,7 +42,7 @@ gguf.blocks vocab.* merges.txt *.model *.safetensors *.safetensors.index.json *.
 
 
 def provenance() -> Provenance:
-    """Return git state, versions, hardware and chosen environment variables."""
+    """Return git state, versions, hardware and environment variables as the user set them."""
     variables = {**os.environ, **set_here()}  # as the user set them
     return Provenance(
         git=git_state(Path(__file__).parent),
@@ -73,9 +73,9 @@ def hardware() -> dict[str, Any]:
 
 
 def git_state(package: Path) -> Git | None:
-    """Return the commit and the SHA-256 of later changes of the checkout that holds `package`.
+    """Return commit, SHA-256 of later changes and count of untracked files of `package`'s checkout.
 
-    None for an installed package, even in an environment inside some checkout.
+    None for an installed package, even in an environment inside some checkout, or where git fails.
     """
     try:
         git(package, "ls-files", "--error-unmatch", "__init__.py")
@@ -100,7 +100,8 @@ def git(folder: Path, *arguments: str) -> bytes:
 def hash_files(folder: Path, adapter: str = "") -> dict[str, str]:
     """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
 
-    Those of what `adapter` names are added, by their order.
+    The files of the adapter that `adapter` names ("": none) follow. SpsError: no such folder, or a
+    file cannot be read. A message says so if it takes long.
     """
     with (
         reading(folder, "the folder of a model"),
@@ -132,8 +133,8 @@ LIBRARIES = ("torch", "transformers")
 def run_fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return the fingerprint of a run: field -> value; `folders` are those of all models.
 
-    A flat object of everything that can change a number. Cells are listed field by field with all
-    values that occur, so that a difference is readable.
+    A flat object of everything that can change a number: seeds, versions, parts, model files. Cells
+    are listed field by field with all values that occur, so that a difference is readable.
     """
     identity: dict[str, Any] = {
         "schema": SCHEMA,
@@ -176,8 +177,7 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
     return digests
 
 
-NEWER = ("chat", "system", *PROCESSORS)
-"""Fields of a cell that fingerprints name only where they are not at their defaults."""
+NEWER = ("chat", "system", *PROCESSORS)  # fields that fingerprints name only if not at defaults
 
 
 def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:

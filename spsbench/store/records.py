@@ -39,7 +39,10 @@ class LogReader:
         self.count = 0  # records
 
     def take(self, values: Mapping[str, Any]) -> Placed | None:
-        """Return a line's record with its start; None: a start or a note. DataError: foreign."""
+        """Return a line's record with its start, or None of a line that is a start or a note.
+
+        Starts and notes go to `starts` and `latest`. DataError: another line, or no start before.
+        """
         try:
             if "start" in values:
                 start = convert(values["start"], Start)
@@ -71,7 +74,7 @@ class Once:
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Note a generation, and return whether it is new; DataError: it was another before."""
+        """Note a generation; return whether it is new. DataError: a good one unlike its first."""
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
         if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed
@@ -92,7 +95,10 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def placed_records(folder: Path) -> Iterator[Placed]:
-    """Yield `records`, each with its start, to which later lines still add notes."""
+    """Yield each generation once with its start, to which later lines still add notes.
+
+    Those that always failed come last. MissingError: no logs. DataError: damage, or unlike twins.
+    """
     once, failures = Once(), dict[Key, Placed]()
     for path in logs_of(folder).values():
         reader = LogReader(path)
@@ -119,7 +125,8 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
     """Replace token ids and text of each record of a shard by a digest, in place.
 
     For prompts that may be measured with and not passed on: what a model writes about an article
-    quotes it. Equal texts remain equal; ids of samples, counts, times and scores stay.
+    quotes it. Equal texts remain equal; samples' ids, counts, times, scores stay. InUseError: it
+    has a writer.
     """
     path = records_path(folder, shard)
     with Lock(path):

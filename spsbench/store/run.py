@@ -97,7 +97,8 @@ class RunWriter:
     def append(self, record: Record, machine: str | None = None) -> None:
         """Write a generation that `is_missing`, else ValueError, after the starts that wait.
 
-        `machine`: the worker that made it; None: this process. DataError: an impossible record.
+        `machine`: the worker that made it; None: this process. A first record brings the manifest.
+        DataError: an impossible record. WriteError: the log failed, and is closed.
         """
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
@@ -114,14 +115,14 @@ class RunWriter:
         self._see(record)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to the start of this process, by the fields of `Note`."""
+        """Add facts, fields of `Note`, to this process's start, and to its log once begun."""
         note = convert(facts, Note)
         self._latest.add(note)
         if self._begun:
             self._log.append({"note": to_builtins(note)})
 
     def _write_starts(self) -> None:
-        """Write the starts that wait, and the manifest if it is missing."""
+        """Write the starts that wait, and the manifest if missing; MismatchError: it differs."""
         if not self._begun:
             mine, self.manifest = self.manifest, self.manifest.write_once(self.folder)
             other_prompts = self.manifest.prompt_ids != mine.prompt_ids
@@ -165,9 +166,10 @@ def open_run(
 ) -> RunWriter:
     """Start or resume a run in `folder`, which is made; the manifest comes with the first record.
 
-    `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
-    A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
-    are made again. MismatchError: another run is there. InUseError: its writer is.
+    `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside. A shard
+    that has not begun joins a run of its layout without `resume`. Records that a log lacks are made
+    again. MismatchError: another run is there. InUseError: its writer is. UsageError: both options,
+    or no such shard. CannotCreateError: the folder cannot be one.
     """
     if overwrite and resume:
         raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
@@ -213,7 +215,7 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
 def merge_runs(folders: Sequence[Path], out: Path) -> Manifest:
     """Merge runs of one configuration, as shards of machines; SpsError: unlike, or `out` is in use.
 
-    `out` appears atomically. Scores are computed again from the merged records.
+    `out` appears atomically. Its manifest, the first run's, is returned. Scores are computed again.
     """
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")

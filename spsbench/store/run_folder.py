@@ -24,10 +24,9 @@ TURN = " turn "  # separates a conversation from the turn in a sample's name
 
 
 def belongs(key: Key, shard: Shard) -> bool:
-    """Return whether a generation belongs to this shard.
+    """Return whether a generation belongs to a shard: by a hash of its sample and repeat only.
 
-    By sample and repeat only: one machine times all methods of a prompt together, and makes all
-    turns of a conversation.
+    So one machine times all methods of a prompt together, and makes all turns of a conversation.
     """
     number, total = shard
     conversation = key[1].partition(TURN)[0]
@@ -68,7 +67,7 @@ def unbegun(names: Iterable[str]) -> list[Shard]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise unless a run can be written to `folder`, existing or not; leaves nothing behind."""
+    """Raise an SpsError unless a run can be written to `folder`, existing or not; leave nothing."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # refuses an invalid name
@@ -88,7 +87,7 @@ def check_writable(folder: Path) -> None:
 
 
 def make_run_folder(folder: Path) -> None:
-    """Create a folder for a run; CannotCreateError: one that is neither empty nor a run's."""
+    """Create a folder for a run; SpsError: it cannot be one, or is neither empty nor a run's."""
     check_writable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +104,7 @@ def make_run_folder(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename the folder of a run to `<name>.old-<n>` and return the new path; deletes nothing."""
+    """Rename a run's folder to `<name>.old-<n>` and return that; InUseError: it has a writer."""
     with contextlib.ExitStack() as locks:  # a writer that comes meanwhile finds another file
         for log in sorted(folder.glob("*.jsonl")):
             locks.enter_context(Lock(log))
@@ -119,7 +118,7 @@ def move_aside(folder: Path) -> Path:
 
 
 def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
-    """Return the error for a folder that a system call refused."""
+    """Return PermissionDeniedError or CannotCreateError for a folder that a system call refused."""
     if isinstance(error, PermissionError):
         return PermissionDeniedError(
             f"cannot write to {folder} ({error.strerror}): expected a folder of yours. "
@@ -137,7 +136,7 @@ PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields o
 
 
 def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
-    """Write audits in the format of `sps verify --json` next to the records, for older ones."""
+    """Write audits, in the format of `sps verify --json`, next to the records; return the path."""
     path = folder / AUDITS
     content = json.dumps({"schema": SCHEMA, "audits": list(audits)}, indent=1, allow_nan=False)
     replace_file(path, f"{content}\n".encode("ascii"))

@@ -1,7 +1,4 @@
-"""Starts of a run: the provenance of the records after each, and the machines they ran on.
-
-Times are pooled over starts on the same machine, records over all.
-"""
+"""Starts of a run: the provenance of records; times are pooled over starts on one machine."""
 
 import hashlib
 import json
@@ -56,8 +53,7 @@ class Provenance(Struct, omit_defaults=True):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-Engines = dict[str, dict[str, Any]]
-"""Model, dtype and engine -> what the engine has chosen by timing, which a resume keeps to."""
+Engines = dict[str, dict[str, Any]]  # model, dtype, engine -> choices by timing, kept on resume
 
 
 class Note(Struct, omit_defaults=True):
@@ -113,7 +109,7 @@ def machines(starts: Iterable[Start]) -> list[Machine]:
 
 
 def unlike(machines: Sequence[Machine]) -> Iterator[str]:
-    """Yield a line for each machine of the conditions that differ: `machine 1: cpu A`."""
+    """Yield for each machine, 1 or more, the conditions that differ: `machine 1: cpu A`."""
     names = dict.fromkeys(name for machine in machines for name in machine.features)
     first = machines[0].features
     differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]

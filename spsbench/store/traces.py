@@ -27,8 +27,7 @@ from spsbench.untrusted import open_untrusted
 
 VERSION = 1
 NARROW = {"f": "<f4", "b": "u1", "u": "u1"}  # kind of numbers -> on disk
-BEGIN = b'{"n":0,"head":'
-"""The first bytes of a trace."""
+BEGIN = b'{"n":0,"head":'  # the first bytes of a trace
 T = TypeVar("T")
 
 
@@ -101,7 +100,7 @@ class Proposed:
     stops: ClassVar[Mapping[str, NDArray[np.uint8]]] = {}  # none
 
     def of(self, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return [L] tokens and hits of drafts for K tokens, or for the next greater request."""
+        """Return [L] tokens and hits of drafts for K tokens, else for the next or last request."""
         place = min(bisect_left(self.requested, k), max(len(self.requested) - 1, 0))
         shape = max(len(self.requested), 1), -1
         return self.proposed.reshape(shape)[place], self.hits.reshape(shape)[place]
@@ -198,7 +197,7 @@ class Traces:
 def read_traces(paths: Sequence[Path]) -> Traces:
     """Read files or folders of runs as one, texts by key; of one traced twice the last counts.
 
-    MismatchError: unlike sources or drafts. MissingError: no texts. DataError: no trace.
+    MismatchError: unlike sources or drafts. MissingError: no texts. DataError: no trace, or damage.
     """
     merged = Traces()
     for path in trace_files(paths):
@@ -279,7 +278,7 @@ class TraceWriter(HeadedLog):
         self.known.take(values, self.path)
 
     def declare(self, draft: DraftOf) -> None:
-        """Write the identity of a draft, once; again if the draft turns out not to be exact."""
+        """Write a draft's identity, once; again if it is not exact. MismatchError: it is unlike."""
         declared = self.known.drafts.get(draft.name)
         if declared is not None:
             refuse(draft, declared, self.path)

@@ -117,10 +117,10 @@ def features(
 ) -> tuple[int, ...]:
     """Return the hidden states that the head reads: the user's, the file's, or DFlash's defaults.
 
-    Those spread over a target of `layers` layers (None: as many as the file says), one for each of
-    the head's `depth` layers. `theirs`: the form of speculators, which numbers hidden states as
-    transformers does; DFlash's own form numbers them one less. UsageError: neither user nor file
-    says which, nor the target's layers.
+    The defaults spread over a target of `layers` layers (None: as many as the file says), one for
+    each of the head's `depth` layers. `theirs`: the form of speculators, which numbers hidden
+    states as transformers does; DFlash's own form numbers them one less. UsageError: neither user
+    nor file says which, nor the target's layers.
     """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):

@@ -128,8 +128,8 @@ def writer(files: Files) -> str:
 def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
     """Raise UsageError if a head of speculators does not say its residual, or which ids it lists.
 
-    The latter: its `listed` ids are SpecForge's defaults for a target of `layers` layers. The
-    user's flags `residual` and `features` answer; without `layers` (None) ids are not asked about.
+    Ids are in doubt if `listed` are SpecForge's defaults for a target of `layers` layers; None:
+    they are not asked about. The user's flags `residual` and `features` answer both.
     """
     where = files.where
     if "norm_before_residual" not in files.config and "residual" not in files.overrides:
@@ -156,7 +156,7 @@ def features(
 ) -> tuple[int, ...]:
     """Return the hidden states that a head reads: the user's, the `listed`, or EAGLE-3's three.
 
-    The last for a known number of `layers` of the target, whose hidden states are `width` wide.
+    EAGLE-3's three need the number of `layers` of the target, whose hidden states are `width` wide.
     UsageError: nobody says which. DataError: another number of them than `fc` reads.
     """
     chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)

@@ -114,7 +114,7 @@ def read_size(
     most: int = 1 << 28,
     least: int = 1,
 ) -> int:
-    """Return the integer config[key], or `default`; DataError: neither, or not least to most."""
+    """Return the integer config[key], or `default`; DataError: none, or outside least to most."""
     value = config.get(key)
     if value is None and default is not None:
         return default

@@ -100,8 +100,7 @@ def read_head(
 def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | None:
     """Return the hidden state that a user names for a head that reads one alone, else None.
 
-    None: the user names none, or the head's shape lists its own. UsageError: the user names
-    several.
+    It is None too if the head's shape lists its own. UsageError: the user names several.
     """
     states = "" if hasattr(shape, "features") else overrides.get(STATES, "")
     if len(numbers := hidden_states(states, drafter)) > 1:

@@ -69,7 +69,7 @@ class Batch:
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
         """Run calls as rows, `size` at a time, and yield each as it ends.
 
-        An error of one is raised after it has ended all others, as closing the generator does.
+        If one raises, all others are ended and the error is raised; closing the generator ends all.
         """
         left, clock = enumerate(calls), SharedClock()
         rows: dict[greenlet, tuple[int, float, float]] = {}  # number, and the clock at its begin
@@ -131,7 +131,10 @@ class Batch:
             self._hub = before
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
-        """Make the first kind's pass, count it; yield each of its rows with scores or the error."""
+        """Make the pass of the kind with the least order, count it, and yield its rows.
+
+        Each row, which waits no longer, comes with its part of the result, or with the error.
+        """
         if not self._waiting:
             return
         first = min(self._waiting.values(), key=lambda request: request.order)

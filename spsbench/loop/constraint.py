@@ -135,8 +135,8 @@ class Constraint:
     def count(self, kept: Sequence[int]) -> None:
         """Add the tokens that a round emits to `forced`, `closed` and `removed_nats`.
 
-        They follow row 0 of the last `masked` and the rows of the `kept` nodes. Raises DeadEndError
-        where one such row allowed no token.
+        The tokens are those after row 0 of the last `masked`, and after the row of each of the
+        `kept` nodes. Raises DeadEndError where one such row allowed no token.
         """
         for row in (0, *(node + 1 for node in kept)):
             output = self._rows[row]

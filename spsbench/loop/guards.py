@@ -146,9 +146,9 @@ def part_name(kind: Kind, part: object) -> str:
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
     """Return why the loop cannot use `draft`; None: it can.
 
-    It must be a `Draft` of int64 [N] tokens below `vocab_size` (read only on a CPU), a chain of k
-    at most or what `wrong_tree` passes. Its probs are floats [N, vocab_size], None for no tokens or
-    a deterministic drafter; `scored_only` is 0 to N, and 0 in a chain.
+    It must be a `Draft` of int64 [N] tokens below `vocab_size` (read only on a CPU), a chain of at
+    most `k` or a tree that `wrong_tree` passes. Its probs are floats [N, vocab_size], or None for
+    no tokens or a deterministic drafter; `scored_only` is 0 to N, and 0 in a chain.
     """
     if not isinstance(draft, Draft):
         return f"drafted a {type(draft).__name__}: expected a Draft"
@@ -180,8 +180,8 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
 def wrong_tree(parents: object, drafter: Drafter, n: int, k: int, scored_only: int) -> str | None:
     """Return why `drafter` may not draft a tree of `parents`; None: it may.
 
-    It must declare trees, and `parents` be int64 [n], earlier nodes or -1, and k deep at most
-    without the last `scored_only` nodes; on a device, their values are not read.
+    The drafter must declare trees; `parents` must be int64 [n], each an earlier node or -1, and no
+    node but the last `scored_only` be deeper than `k`. On a device the values are not read.
     """
     if not drafter.tree:
         return "drafted a tree but declares tree = False"

@@ -171,9 +171,9 @@ class Transcript:
         return max(ends, default=0)
 
     def _show(self, length: int) -> list[Piece]:
-        """Return the first `length` withheld characters by origin, add them to `text`, drop them.
+        """Return the first `length` withheld characters by origin, and add them to `text`.
 
-        If `stopped`, all that is withheld is dropped.
+        These are withheld no longer; once the text has stopped, the rest is dropped.
         """
         pieces, kept = [], []
         for text, origin in self._held:

@@ -95,9 +95,10 @@ class Fast(Engine):
     ) -> dict[str, Any]:
         """Pack `model` in place and choose its threads; return the choice as JSON values.
 
-        `known`, what an earlier call returned, or `threads`, the user's number, leave no threads to
-        choose. A model on a GPU is prepared as `static` does; one that this engine cannot run is
-        left stock for `eager`. UnsupportedModelError: eager sessions cannot run it either.
+        Threads are taken over from `known`, what an earlier call returned, and not chosen where the
+        user gives `threads`. A model on a GPU is prepared as `static` does; one that this engine
+        cannot run is left stock for `eager`. UnsupportedModelError: eager sessions cannot run it
+        either.
         """
         if model.device.type == "cuda" and model not in KINDS:
             return Static().prepare(model)  # the kernels are for processors

@@ -48,8 +48,8 @@ class LogitCheck:
     def refine(self, model: PreTrainedModel) -> None:
         """Set the bounds by float32 logits of `model`, which is stock again.
 
-        They are twice the stock error and a share of the logits, which is larger if the pass in
-        float32 fails; at most half of the logits.
+        The bound is twice the stock model's error and a share of the logits, which is larger if the
+        pass in float32 fails; at most half of the logits.
         """
         coarse = HAIR
         if model.dtype in HALF:

@@ -198,10 +198,9 @@ class PassProgram:
     def _lay_out(
         self, sizes: Sequence[Size], recordings: Sequence[Recording], steps: Sequence[Instruction]
     ) -> None:
-        """Give each result that is no output a slot of memory, used again after its last reader.
+        """Give each result that is no output a slot of memory, free again after its last reader.
 
-        Only results of its size use it. Sets the sizes, the first result of each slot, and the
-        operands in slots.
+        Only results of the same size use a slot again. Sets `_sizes`, `_starts` and `_in_slots`.
         """
         ends: dict[int, int] = {}
         for n, step in enumerate(steps):

@@ -85,9 +85,9 @@ class BodyReplay(Generic[Request]):
     def make_pass(self, request: Request) -> Mapping[Any, Tensor]:
         """Make a pass, which lengthens the cache; return its outputs by name.
 
-        The first pass records the body. Own code runs for a pass that comes while another is made,
-        of a thread or of a hook, for what no program takes, and for all passes once one is
-        uncovered (`refused`).
+        The first pass records the body. Own code makes a pass that comes while another is made, of
+        a thread or of a hook, one that no program takes, and all if one cannot be steps, which
+        `refused` then says.
         """
         if self._recordings is None or not self._lock.acquire(blocking=False):
             return self._run(request)
@@ -111,8 +111,8 @@ class BodyReplay(Generic[Request]):
     ) -> Mapping[Any, Tensor] | None:
         """Return the outputs of a program, of own code for the first pass of a kind, or None.
 
-        That pass is made by both; where they differ, `refused` says so and the kind is not made
-        again: None, as where the body has no operands. Else the cache is longer.
+        The first pass is made by both. If they differ, `refused` says so, and later passes of the
+        kind return None, without an effect, as do all for which the body has no operands.
         """
         agrees = self._agrees.get(kind := request.kind)
         if agrees is False:

@@ -126,7 +126,7 @@ class Batch:
             with modes(*self._modes):
                 if isinstance(reply, Exception):
                     return row.throw(reply)
-                return row.switch(*(() if reply is None else (reply,)))
+                return row.switch(reply) if row else row.switch()  # false before it has begun
         finally:
             self._hub = before
 

@@ -95,3 +95,9 @@ def test_what_rows_share_is_made_once_and_its_failure_is_that_of_each() -> None:
     assert [row.result for row in batch.run([tried] * 3)] == [7] * 3
     assert [row.result for row in batch.run([tried] * 2)] == ["again"] * 2
     assert len(made) == 2
+
+
+def test_an_answer_of_none_reaches_its_row() -> None:
+    batch = RequestBatch(1)
+    (row,) = batch.run([lambda: batch.answer(lambda: asyncio.sleep(0))])
+    assert row.result is None

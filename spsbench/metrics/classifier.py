@@ -45,7 +45,7 @@ class Classifier:
                 raise ValueError(f"{name} is {value}: expected a finite number")
 
     def chances(self, entropies: Floats, peaks: Floats, slots: Floats | int = 0) -> Floats:
-        """Return [L] chances for distributions of these entropies and greatest probabilities."""
+        """Return [L] chances that tokens are kept, by entropy, greatest probability and slot."""
         logits = self.bias + self.entropy * entropies + self.peak * peaks + self.slot * slots
         return _logistic(logits)
 
@@ -126,7 +126,7 @@ def read_classifier(path: Path) -> Classifier:
 
 
 def _newton(rows: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Fit `labels` [R] by logistic regression on [R, 4] rows, the first column 1; return [4]."""
+    """Fit weighted [R] labels by logistic ridge regression on [R, 4] rows (1 first); return [4]."""
     ridge = np.diag([0.0, RIDGE, RIDGE, RIDGE])
     mean = min(max(float(np.average(labels, weights=weights)), 1e-6), 1 - 1e-6)
     coefficients = np.array([math.log(mean / (1 - mean)), 0.0, 0.0, 0.0])

@@ -177,10 +177,10 @@ class Costs:
         `k` tokens are requested of `drafter`, which returns `drafted`; `PLAIN` with k = 0 is a step
         of ArS. If it returns none, the round is a plain one, and its drafting. With a draft it
         takes as long as a plain one at least, a part of its work (`contradictions`): the
-        unexplained seconds are raised to that. Contexts within `STEP` tokens are priced alike.
-        `batch` texts make the round together in these seconds. `rule` is the verifier; None, or one
-        that was not measured, costs as much as the drafter's. DataError: `drafter` was not
-        measured.
+        unexplained seconds are raised to that, and are never below -`LEAST` times the others.
+        Contexts within `STEP` tokens are priced alike. `batch` texts make the round together in
+        these seconds. `rule` is the verifier; None, or one that was not measured, costs as much as
+        the drafter's. DataError: `drafter` was not measured.
         """
         key = drafter, k, drafted, int(context // STEP), batch, rule
         if key in self._known:

@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
         return self.loaded and self.low is None
 
     def to_json(self) -> dict[str, float | bool | None]:
-        """Return plain values; `loaded` only where it holds."""
+        """Return the fields by name; `loaded` only where it holds."""
         values = self._asdict()
         return values if self.loaded else {name: values[name] for name in self._fields[:4]}
 
@@ -259,7 +259,7 @@ def fewest(margin: float, miss: float) -> int:
 
 
 def _below(gaps: Floats, weights: Floats, tilt: float) -> tuple[float, float]:
-    """Return a gap, and the chance that the weighted mean of gaps is below the gap.
+    """Return the gap of a `tilt`, and the chance that the weighted mean of gaps is below the gap.
 
     The mean is below c where sum_i G_i (g_i - c) < 0, G_i ~ Gamma(weight_i). For a tilt t, the c
     whose saddlepoint is t has a closed form: the mean of gaps with weights w_i / (1 + t g_i).

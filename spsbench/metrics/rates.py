@@ -221,7 +221,7 @@ def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
 
 
 def alpha_for(tokens: float, k: float) -> float | None:
-    """Return the alpha at which `k` drafted tokens give `tokens` a round; 0 at 1, None at k + 1."""
+    """Return the alpha that gives `tokens` a round of `k` drafted; 0 up to 1, None from k + 1."""
     if tokens >= k + 1:
         return None
     if tokens <= 1:

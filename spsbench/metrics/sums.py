@@ -266,7 +266,7 @@ class Tally:
 
     @property
     def rows(self) -> Floats:
-        """Return [R, F], one row a good generation."""
+        """Return [R, F] sums, one row a good generation, in the order of `keys`."""
         width = len(AT) + 2 * self.slots + 2 * SIBLINGS + self.k
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
@@ -281,7 +281,7 @@ class Tally:
         return np.asarray(self.rows[:, self.rows.shape[1] - self.k :].sum(0))
 
     def jackknife(self, rows: Floats) -> Jackknife:
-        """Return sums by sample, of `rows` or of `without_loaded(rows)`."""
+        """Return the jackknife over samples of `rows`, or of `without_loaded(rows)`."""
         return Jackknife(rows, renumber([sample for sample, _ in self.keys]))
 
 
@@ -332,7 +332,7 @@ def pair_generations(tallies: Sequence[Tally], counted: str) -> Pairs | None:
 
 
 def without_loaded(rows: Floats) -> Floats:
-    """Return [R, F] rows without the times under load."""
+    """Return a copy of [R, F] rows in which times under load, and their denominators, are 0."""
     kept = rows.copy()
     kept[:, TIMES] *= kept[:, AT["quiet"], None]
     return kept
@@ -351,5 +351,5 @@ def group_by(items: Iterable[Item], kind: Callable[[Item], Kind]) -> dict[Kind, 
 
 
 def renumber(samples: Sequence[int]) -> NDArray[np.intp]:
-    """Return [R] the samples of rows, renumbered 0 .. C-1."""
+    """Return [R] the samples of rows, renumbered 0 .. C-1 in ascending order."""
     return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]

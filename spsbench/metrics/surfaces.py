@@ -71,12 +71,12 @@ class Surface:
                 raise ValueError(f"{list(axis)}: expected numbers that rise")
 
     def at(self, tokens: float, context: float) -> Floats:
-        """Return [T] seconds of each turn."""
+        """Return [turns] seconds at this number of tokens and this context, interpolated."""
         rows = interpolate_along(self.contexts, self.seconds, context, 0.0)  # [T, N]
         return interpolate_along(self.tokens, rows, tokens, -math.inf)
 
     def held(self, tokens: float, context: float) -> Floats:
-        """Return [T] seconds of each turn, with the nearest grid point beyond the ends."""
+        """Return [turns] seconds as `at` does; beyond the grid, those at its nearest point."""
         first, last = self.tokens[0], self.tokens[-1]
         near = min(max(context, self.contexts[0]), self.contexts[-1])
         return self.at(min(max(tokens, first), last), near)

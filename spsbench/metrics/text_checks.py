@@ -39,7 +39,7 @@ class GreedyTexts:
         }
 
     def add(self, record: Record) -> None:
-        """Count one record; failures have no text."""
+        """Keep the hash of a record's text if its cell is greedy; failures have no text."""
         if record.error is None and record.cell in self._greedy:
             key = record.sample, record.repeat
             self._greedy[record.cell][key] = hash(tuple(record.tokens) or record.text)
@@ -49,7 +49,7 @@ class GreedyTexts:
         return self._greedy.get(cell, {})
 
     def same(self, cell: Cell) -> Same | None:
-        """Compare the texts of a drafting cell with those of its ArS cell; None without both."""
+        """Compare the texts of a drafting cell and its ArS cell; None: no such cell, no texts."""
         base = baseline(cell, self._cells)
         if base is None or cell.k == 0:
             return None
@@ -104,7 +104,7 @@ class Repetition:
 
 
 def distinct_bigrams(tokens: Sequence[int]) -> float:
-    """Return the share of distinct bigrams."""
+    """Return distinct bigrams over bigrams, of two tokens or more."""
     pairs = list(pairwise(tokens))
     return len(set(pairs)) / len(pairs)
 

@@ -53,7 +53,7 @@ class Grid:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return the options of a grid of one."""
+        """Return each option with its first value: the options of a grid of one."""
         return {name: values[0] for name, values in self.axes.items()}
 
     def one(self, facts: ModelFacts = NOTHING) -> CellRequest:
@@ -77,7 +77,7 @@ class Grid:
         return replace(self, axes={**axes, **changes})
 
     def without(self, name: str) -> "Grid":
-        """Return the grid without an option, and without those of its model."""
+        """Return the grid without an option, and without those that begin with its name and `_`."""
         left = (n for n in self.axes if n != name and not n.startswith(f"{name}_"))
         return replace(self, axes={n: self.axes[n] for n in left})
 
@@ -119,7 +119,7 @@ def make_request(**options: Any) -> CellRequest:
 
 
 def on_off(value: Any, name: str) -> Any:
-    """Take true and false as words."""
+    """Return `on` for True and `off` for False; any other value as it is."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 

@@ -250,7 +250,7 @@ def _to_type(value: Any, kind: Any, where: str) -> Any:
 
 
 def words(value: Any, name: str) -> Any:
-    """Return the words of a list; those of one text may be separated by commas."""
+    """Return the words of a text or a list of texts, which commas may separate; others stay."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [part for word in listed for part in (word.split(",") if type(word) is str else [word])]
 

@@ -111,7 +111,7 @@ class Gsm8k(PromptTask):
 
 
 def marked_number(text: str) -> str | None:
-    """Return the number behind the first `####` of `text`, normalised, or None."""
+    """Return the number behind the first `####` of `text`, as `plain_number`, or None."""
     match = MARKED.search(text)
     return None if match is None else plain_number(match)
 
@@ -134,7 +134,7 @@ def final_number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of `text`, normalised, or None."""
+    """Return the last number of `text`, as `plain_number`, or None."""
     match = deque(NUMBER.finditer(text), maxlen=1)
     return plain_number(match[0]) if match else None
 

@@ -127,7 +127,7 @@ class Programs(NamedTuple):
 
     @property
     def partial(self) -> str:
-        """Return `partial 20/164`; empty when nothing is missing."""
+        """Return `partial 20/164`, perhaps `, 3 generations missing`; "" where nothing lacks."""
         lacking = f", {self.missing} generations missing" if self.missing else ""
         whole = self.problems >= self.of and not lacking
         return "" if whole else f"partial {self.problems}/{self.of}{lacking}"

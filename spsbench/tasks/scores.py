@@ -70,7 +70,7 @@ def read_scores(folder: Path) -> Iterator[Score]:
 
 
 def task_scores(folder: Path) -> Iterator[Score]:
-    """Yield the scores by tasks, of all shards."""
+    """Yield the scores by tasks, of all shards; DataError: a damaged file."""
     for path in sorted(folder.glob("scores-*.jsonl")):
         yield from _scores_in(path)
 

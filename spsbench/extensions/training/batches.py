@@ -126,7 +126,7 @@ class Teacher:
 
     @torch.no_grad()
     def teach(self, batch: TextBatch) -> TeacherOutput:
-        """Return all hidden states and logits over a batch."""
+        """Return all hidden states and the logits of tokens over a batch, without gradients."""
         out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
         return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])
 
@@ -136,7 +136,7 @@ FAST_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # flags of processors that multiply
 
 
 def compute_dtype(device: torch.device) -> str:
-    """Return the dtype of a training's products: `bfloat16` where the device is faster with it."""
+    """Return `bfloat16` where the device multiplies it faster, else `float32`: for products."""
     flags = set(cpu_fields().get("flags", "").split())
     fast = device.type == "cuda" or (device.type == "cpu" and flags & FAST_BFLOAT16)
     return BFLOAT16 if fast else FLOAT32

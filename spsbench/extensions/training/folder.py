@@ -196,7 +196,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints, the oldest first; empty where there is no folder."""
+    """Return the paths of the checkpoints, the oldest first; empty where there is no folder."""
     return sorted(folder.glob("step-*.pt"))
 
 

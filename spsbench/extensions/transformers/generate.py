@@ -234,7 +234,7 @@ class SpeculativeGeneration:
 
 
 def arguments_of_generate(frame: FrameType | None) -> dict[str, Any]:
-    """Return arguments of the `generate` that called a frame, which 5.23 hands to no callable."""
+    """Return the `OF_CALL` that the frame's caller `generate` was given; {} for another caller."""
     caller = None if frame is None else frame.f_back
     if caller is None or caller.f_code.co_name != "generate":
         return {}
@@ -291,7 +291,7 @@ def split(processors: Sequence[Any], samples: bool) -> tuple[LogitsProcessorList
 
 
 def limits_of(criteria: Sequence[Any], prompt: int) -> tuple[Limits, StoppingCriteriaList]:
-    """Return the limits after `prompt` tokens, padding included, and the criteria beyond them."""
+    """Return length and EOS criteria as limits after `prompt` tokens (padded), and the others."""
     length, end = transformers.MaxLengthCriteria, transformers.EosTokenCriteria
     least = min([2**31, *(one.max_length for one in criteria if type(one) is length)])
     eos = frozenset(chain(*(one.eos_token_id.tolist() for one in criteria if type(one) is end)))

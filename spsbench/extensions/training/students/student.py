@@ -80,7 +80,7 @@ class Student(ABC):
 
 
 def select_continuation(batch: TextBatch, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the elements of [m] `rows` that predict a continuation: their indices, and them."""
+    """Return the places of those [m] `rows` that predict a continuation, and these rows."""
     at = batch.in_continuation[rows].nonzero()[:, 0]
     return at, rows[at]
 

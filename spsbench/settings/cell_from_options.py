@@ -151,7 +151,7 @@ def _usual(name: str, value: object) -> object:
 
 
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
-    """Describe in a line what `chat_sampling` applied, one option at least, and what wins."""
+    """Describe in a line the options that `chat_sampling` applied, one at least, and what wins."""
     numbers = {n: f"{v:g}" if isinstance(v, float) else str(v) for n, v in applied.items()}
     words = ", ".join(f"{name.replace('_', '-')} {number}" for name, number in numbers.items())
     fields = " and ".join(f"`{name}`" for name in applied)
@@ -304,8 +304,8 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
     """Return the draft model, by default as the target is; UsageError: options it cannot have.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
-    random weights; some heads are rounded by default. Remote code runs where the target's does, if
-    pinned.
+    random weights; the weights of some heads are quantised by default on a CPU. Remote code runs
+    where the target's does, of a pinned revision.
     """
     options = {field: values[s.name] for field, s in DRAFT.items() if s.name in values}
     if name.startswith(SELF):

@@ -184,8 +184,7 @@ def import_llguidance() -> Any:
 def _problem(kind: str, text: str) -> str | None:
     """Return why no text can follow a constraint, in one line with the remedy; None: one can.
 
-    `kind` is of `KINDS`; what a child process cannot compile in `SECONDS` has one. Answers are
-    cached.
+    `kind` is of `KINDS`. What a child process cannot compile in `SECONDS` is one reason. Cached.
     """
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem

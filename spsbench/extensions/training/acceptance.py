@@ -181,8 +181,8 @@ def extrapolate_reach(curve: Sequence[Evaluation], end: int) -> list[float] | No
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
     The line is fitted to the later half of the evaluations, and two standard errors are added to
-    its slope. Returns None before `FEWEST` evaluations or `BEGINNING` of the steps, since the curve
-    is steeper after the start.
+    its slope; a depth reaches no further than the one before. None before `FEWEST` evaluations or
+    `BEGINNING` of the steps, since the curve is steeper after the start.
     """
     if len(curve) < FEWEST or curve[-1].step < BEGINNING * end:
         return None

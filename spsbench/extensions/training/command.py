@@ -71,7 +71,8 @@ def show_evaluation(loop: Any) -> None:
 def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     """Train, print the folder of the result or, with `json`, its figures; return the exit code.
 
-    A signal stops the training, with its own exit code and a line of how to go on.
+    A signal stops the training, with its own exit code and a line of how to go on. The process is
+    set to keep the memory that it frees (`keep_memory`).
     """
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours

@@ -67,8 +67,8 @@ class Folder:
 def open_training(place: OutputFolder) -> Folder:
     """Return the folder that a user names, created if need be, whatever is in it.
 
-    `overwrite` moves an older one aside, unless a training is at work there (InUseError).
-    CannotCreateError: it cannot be made.
+    `overwrite` moves an older one aside; InUseError: a training is at work there. SpsError: the
+    folder cannot be made or moved.
     """
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:

@@ -145,8 +145,7 @@ class TrainingLoop:
     def seconds_left(self) -> float | None:
         """Return the predicted seconds until the end, at most those left of `OVERRUN` * `minutes`.
 
-        Where `steps` are given there is no limit. Before the first step: the minutes, or None for
-        `steps`.
+        With `steps` there is no limit. Before the first step: the minutes, or None with `steps`.
         """
         timed, limit = self.options.steps is None, self.options.minutes * 60
         if self.step == 0:
@@ -226,8 +225,8 @@ class TrainingLoop:
     def _losses(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yield the losses of each depth, [N] at the rows that the student predicts there.
 
-        The auxiliary loss of the student's kind is added. The target runs only if the
-        loss or the student needs it.
+        The auxiliary loss of the student's kind is added. The target runs only if the loss or the
+        student needs it.
         """
         loss, name, warp = loss_of(self.loss_spec), self.loss_spec.name, self.warp
         tokens_only, warped = name in TOKEN_LOSSES, name in ACCEPTANCES

@@ -48,8 +48,8 @@ class Chained(HeadStudent):
     def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
         """Yield the state [B, T, .] of each depth, and its projection to logits, `depth` times.
 
-        `hidden` [B, T, D] are last hidden states of the target, `tokens` [B, T] those of the text,
-        0 beyond.
+        `hidden` [B, T, D] are the target's last hidden states, `tokens` [B, T] the text's; 0
+        beyond.
         """
 
     def predict(
@@ -139,9 +139,9 @@ class MlpStudent(Chained):
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Set random weights by `seed`; a head no wider than the target gets projected rows of it.
+        """Set random weights by `seed`; a head no wider than the target has its rows, projected.
 
-        The projection keeps the principal directions of the rows.
+        The projection keeps the principal directions of the output rows.
         """
         network, shape = self.network, self.shape
         draw = torch.Generator().manual_seed(seed)

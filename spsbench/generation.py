@@ -128,7 +128,7 @@ class Generation:
 
     @property
     def record(self) -> Record:
-        """Return the measurements so far, without the keys of cell and sample."""
+        """Return the record of the rounds so far; its cell, sample and repeat are not filled in."""
         return Record(
             prompt_tokens=len(self._prompt) or self._decoder.prompt_tokens or 0,
             tokens=self._tokens,
@@ -287,12 +287,9 @@ def time_limit(seconds: float) -> Callable[[], bool]:
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:
     """Log the bytes that keys, values and states of a batch need; refuse what does not fit.
 
-    Args:
-        prompts: the length of each, in tokens; the longest, with its new tokens, sets a row's.
-        rows: those of the batch; no more count than there are prompts.
-
-    Raises:
-        OutOfMemoryError: names the bytes of the batch, those free, and how many rows fit.
+    `prompts` are their lengths in tokens: the longest, with the cell's new tokens, sets the bytes
+    of a row. A batch has `rows`, or as many as there are prompts. Raises OutOfMemoryError, which
+    names the bytes needed and free and how many rows fit, unless the free memory is unknown.
     """
     place = loaded.target.device
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]

@@ -103,10 +103,9 @@ def is_ours(kind: Kind, spec: Spec) -> bool:
 def plug_in(kind: Kind, spec: Spec) -> Any:
     """Import and return the class that `spec` names, or the function of a reporter.
 
-    Raises:
-        UsageError: no plug-in of that name, or no such class in its file.
-        PlugInError: one that is not ours and cannot be imported, or is of another kind.
-        SpsError: a file that is missing, cannot be imported, or has changed.
+    Raises UsageError for no plug-in of that name or no such class in its file, PlugInError for one
+    that is not ours and cannot be imported or is of another kind, and SpsError for a file that is
+    missing, cannot be imported, or has changed.
     """
     if spec.path is not None:
         part = class_in(spec)
@@ -223,9 +222,8 @@ def fix_spec(spec: Spec) -> Spec:
 def class_in(spec: Spec) -> Any:
     """Return the class that `FILE.py:CLASS` names, from the file, which runs unless it ran before.
 
-    Raises:
-        MissingError, DataError: no such file, or one that cannot be read or imported.
-        MismatchError: the file has another hash than `spec.source`. UsageError: no such class.
+    Raises MissingError or DataError where the file cannot be read or imported, MismatchError where
+    it has another hash than `spec.source`, and UsageError where it has no such class.
     """
     file, _, name = spec.name.partition(":")
     source = read_source(file)
@@ -247,7 +245,10 @@ def file_of(module: str) -> str | None:
 
 
 def import_file(file: str, source: bytes) -> ModuleType:
-    """Run `source`, the content of `file`, as a module once, and return it; DataError: it fails."""
+    """Run `source`, the content of `file`, as a module, and return it; DataError: it fails.
+
+    A path with one content runs once: the module stays in `sys.modules`, its hash in its name.
+    """
     path = Path(file).expanduser().absolute()
     name = f"{path.stem}_{hash_source(str(path).encode() + source)}"
     if name in _FILES:

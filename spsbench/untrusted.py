@@ -237,15 +237,11 @@ def parse_json(
 ) -> Any:
     """Return the JSON value in `data`; its bytes, values and depth are counted before it is built.
 
-    Args:
-        data: in UTF-8, which may begin with a byte order mark.
-        strict: refuses NaN, Infinity and lone surrogates, which writers of JSON often let through.
-        limit: bytes.
-        values: at most as many, with those of lists and objects.
-
-    Raises:
-        NotJSONError: no JSON, or no UTF-8.
-        FieldError: beyond the bounds or `MAX_DEPTH`, too many digits, or what `strict` refuses.
+    `data` is UTF-8, which may begin with a byte order mark, of at most `limit` bytes and as many
+    `values`, those in lists and objects included. `strict` refuses NaN, Infinity and lone
+    surrogates, which writers of JSON often let through. Raises NotJSONError for no JSON or no
+    UTF-8, and FieldError beyond the bounds or `MAX_DEPTH`, for a number of too many digits, and for
+    what `strict` refuses.
     """
     if len(data) > limit:
         raise FieldError(f"more than {in_words(limit)} in one JSON value")

@@ -295,8 +295,8 @@ class Benchmark:
     def _judge(self, experiment: Experiment, folder: Path) -> int:
         """Score programs by `sps score`, unless it is turned off, and return the exit code.
 
-        Without a way to run them here it is OK, or SANDBOX if `score` is True; the log says what to
-        do.
+        It is OK without programs, and where nothing here can run them, unless `score` is True: then
+        it is SANDBOX. A line logs where to score them.
         """
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:

@@ -210,11 +210,10 @@ def run_job(
 ) -> Record:
     """Run one generation and return its record; one of `FAILURES` becomes a record with `error`.
 
-    Args:
-        answers: answers to earlier turns; None: the sample is none of a conversation.
-        compare: returns the models for the `distance` of a quantised target from the full-precision
-            target; None: no comparison.
-        batch: the batch that it is a row of; None: it is alone.
+    `answers` are those to earlier turns; None: the sample is none of a conversation. `compare`
+    returns the models for the `distance` of a quantised target from the full-precision one; None:
+    no comparison. `batch` is the batch that it is a row of; None: it is alone. The record has the
+    peak memory, and the flag `loaded` if other work used the machine. Other errors are raised.
     """
     cell, sample, repeat = job
     before = read_clocks()

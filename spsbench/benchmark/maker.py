@@ -90,9 +90,8 @@ class Maker(Work):
     def prepare(self) -> None:
         """Set torch's threads, forget what drafters learnt, and check this machine.
 
-        Raises:
-            MismatchError: another environment than the driver's.
-            SpsError: a model's file cannot be read.
+        Raises MismatchError for another environment than the driver's, and SpsError where a model's
+        file cannot be read.
         """
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -163,7 +162,11 @@ class Maker(Work):
                     pass
 
     def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
-        """Yield a group's records, alone or as rows of a batch; after `stop()` none begins."""
+        """Yield a group's records, alone or as rows of a batch; after `stop()` none begins.
+
+        A row has its share of the batch's seconds, and none of the processor's. What a server
+        counted over rows without a failure is passed to `counted`.
+        """
         cell = group[0].cell
         make_record = partial(run_job, models=self._load(cell), answers=answers, compare=self._load)
         if cell.batch == 1:
@@ -283,7 +286,7 @@ class RecordMaking:
         )
 
         def take(unit: Unit, made: UnitRecords | Exception) -> None:
-            """Write the records of a unit; for an exception, records that hold it."""
+            """Write a unit's records, new choices and machine; of an exception, records with it."""
             if isinstance(made, Exception):
                 error = f"{type(made).__name__}: {first_line(made)}"
                 log.info(f"gave up {unit.jobs[0].sample.id}: {error}")

@@ -172,7 +172,11 @@ def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
 
 
 def trace_columns(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict[str, Tensor]:
-    """Return `COLUMNS` -> [n] at `tokens`, of `p` and, before greedy warp, `sure`, [n, V] each."""
+    """Return `COLUMNS` -> [n] values, at `tokens` [n], of a draft's probabilities `p` [n, V].
+
+    They are p of the token, the overlap sum_x min(p, q), entropy and greatest probability of `sure`
+    [n, V], which is p before a greedy warp, and 1 where its likeliest token is the target's.
+    """
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
         "overlap": torch.minimum(p, target.q).sum(-1),

@@ -61,7 +61,7 @@ class Paint(StrEnum):
 
 
 def choose_paint(color: str) -> Paint:
-    """Return COLOUR for always, and for auto on a colour terminal; else MARKS on one, or NONE."""
+    """Return COLOUR for always, or auto on a colour terminal; MARKS on others, NONE off one."""
     if color == "always":
         return Paint.COLOUR
     if not is_terminal(sys.stdout):
@@ -167,7 +167,7 @@ def format_acceptance(text: Text) -> str:
 
 
 def summary(text: Text) -> str:
-    """Return the most important figures in one line."""
+    """Return tokens, acceptance rate, block efficiency and mean token time of a text in a line."""
     figures = text.metrics
     return (
         f"{figures.tokens} tokens, α {format_acceptance(text)}, τ "
@@ -273,12 +273,9 @@ def answer(
 ) -> None:
     """Generate from `prompt`; write the text as it comes, one line of JSON, or a page.
 
-    In `format` text the figures of `stats`, the comparison and advice follow on stderr.
-
-    Args:
-        compared: generate by ArS too, and compare.
-        out: the file of a page, which `format` html makes; None: stdout.
-        how: `chat`, `system`, `truncate`, as `Pair.generation` takes them.
+    In `format` text the figures of `stats`, the comparison and advice follow on stderr. `compared`
+    generates by ArS too, and compares. `out` is the file of a page, which `format` html makes;
+    None: stdout. `how` has `chat`, `system`, `truncate`, as `Pair.generation` takes them.
     """
     show = screen.show if format == "text" else ignore
     comparison = None

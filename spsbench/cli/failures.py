@@ -28,7 +28,11 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run `command`, report any failure of it, and return the exit code; 141 for a broken pipe."""
+    """Run `command`, report its failure on stderr, and return the exit code; nothing is raised.
+
+    It is what the command returns, or OK; 141 where the reader of its output has gone; INTERRUPTED
+    for Ctrl-C; else that of the error. What is left of output that cannot be written is discarded.
+    """
     code: object = Exit.OK
     try:
         code = command() or Exit.OK
@@ -124,7 +128,7 @@ def debugging() -> bool:
 
 
 def save_traceback(error: BaseException) -> str:
-    """Write the traceback to a file; return the end of a line with its name, or with --debug."""
+    """Save the traceback in a temporary file; return the end of a line: its name, or `--debug`."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="sps-", suffix=".log", delete=False, encoding="utf-8", errors="replace"

@@ -82,7 +82,7 @@ def foreign_guarantee(entry: Entry) -> str:
 
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
-    """Print a line for each plug-in: its kind, its name, and what there is to say of it."""
+    """Print a table of kind, name, summary and, where there are such, guarantee, needs, allows."""
     texts = [("kind", "name", "summary")]
     for row in rows:
         notes = (f"{name}: {row[name]}" for name in NOTES if row[name])

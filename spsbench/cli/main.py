@@ -109,7 +109,7 @@ class Commands(Group):
 
 
 def import_command(name: str) -> Any:
-    """Return `name`, by the registry a function or a group of them, as a command of click."""
+    """Import command `name`, a function or a group of them by the registry, as a click command."""
     function = attribute_at(COMMANDS[name][0])
     application, build = function, cast(Any, typer.main.get_group)
     if not isinstance(function, typer.Typer):
@@ -171,7 +171,7 @@ def run_silently() -> int:
 
 
 def main() -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit; ranks of torchrun but the first are silent."""
     show_what_can_be_shown()
     if ranks().rank > 0:
         os._exit(run_silently())  # gloo aborts if its shutdown follows the end of rank 0

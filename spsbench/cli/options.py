@@ -36,15 +36,14 @@ def take_options(
 ) -> Callable[..., Any]:
     """Return a decorator that gives a command the options of records, by name if they were set.
 
-    Args:
-        records: as for `settings.options.parse`; listed before the command's own options.
-        without: names of options that the command does not have.
-        often: names of options that this command's help shows as well as those of `OFTEN`.
+    `records` are as for `settings.options.parse`; they come before the command's own options.
+    `without` names options that the command does not have; `often` names options that this
+    command's help shows as well as those of `OFTEN`.
     """
     listed = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `command` with the options of `records` as parameters, behind its own."""
+        """Return `command` with the options of `records` between its arguments and its options."""
         parameters = inspect.signature(command).parameters.values()
         own_parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         own_names = {p.name for p in own_parameters}

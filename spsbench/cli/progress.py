@@ -53,7 +53,7 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[], None]]:
-    """Print `pace` each `every` seconds, or show a bar on a terminal, which the result moves."""
+    """Yield what moves a bar of `pace` on a terminal; elsewhere print `pace` each `every` s."""
     if not is_terminal(sys.stderr):
         with heartbeat(lambda: str(pace), every):
             yield lambda: None
@@ -69,7 +69,7 @@ def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[],
 
 @contextmanager
 def deferred_progress() -> Iterator[Callable[[ProgressValue], None]]:
-    """Yield a function that shows the progress passed to it first, as it changes, until the end."""
+    """Yield a function: its first call shows the given progress, later ones update it."""
     with ExitStack() as stack:
         moves: list[Callable[[], None]] = []
 

@@ -52,9 +52,7 @@ def show_what_can_be_shown() -> None:
 def write(content: str | bytes) -> None:
     """Write text, or bytes as they are, to stdout, and flush.
 
-    Raises:
-        WriteError: the disk is full, or the like.
-        BrokenPipeError: the reader has gone.
+    Raises WriteError for a full disk or the like, and BrokenPipeError where the reader has gone.
     """
     try:
         if isinstance(content, bytes):

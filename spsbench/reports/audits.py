@@ -137,7 +137,7 @@ def _first_rows(
 
 
 def _greedy(audit: Values) -> Parts:
-    """Return notes and the table of an audit of greedy texts; no table where no text differs."""
+    """Return notes, no figure, and a table of differing texts, if any, of a greedy audit."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in audit["counts"].items())
     controls = audit["controls"]
     notes = [

@@ -58,7 +58,7 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def lines_by_batch(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Return rows by method in words, each by batch; ArS among them."""
+    """Return method in words -> its rows by batch, ArS too; continuous ones apart if both exist."""
     both = len({row.cell.continuous for row in rows if row.cell.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
 
@@ -69,7 +69,7 @@ def lines_by_batch(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
 
 
 def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:
-    """Return batch -> its best row and speed-up; None and 1 where plain sampling is best.
+    """Return batch, rising -> its best row and speed-up; (None, 1) where plain sampling is best.
 
     Rows without a decided speed-up are left out.
     """
@@ -85,7 +85,7 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
 
 
 def remarks(rows: Sequence[Summary]) -> list[str]:
-    """Return sentences: each batch's best speed-up, the largest that gains, whose tau differs."""
+    """Return sentences: best speed-up by batch, where the gain ends, methods whose tau differs."""
     best, sentences = envelope(rows), []
     gains = [size for size, (row, _) in best.items() if row is not None]
     if best:

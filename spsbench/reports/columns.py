@@ -31,7 +31,7 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """Format the figure by `show`, marked if timed under load; `n/a`: missing; or undecided."""
+        """Format the figure by `show`, with `*` if timed under load; n/a: missing; or UNDECIDED."""
         estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT
@@ -126,9 +126,10 @@ def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable
 
 
 def count_generations(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
-    """Return the number of a row's generations, with those planned, failed and under load.
+    """Return a row's generations in words: `312 of 400 (3 failed, 20 of 309 busy)`.
 
-    `planned`: those of an interrupted run; None: not shown. `terse` shortens the notes.
+    `planned` (400) are those of an interrupted run; None: not shown. `terse` writes `20*` for what
+    was timed under load.
     """
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:

@@ -113,7 +113,7 @@ def _digest(text: str) -> str:
 
 
 def _about(tables: Sequence[Table], runs: Sequence[str]) -> dict[str, str]:
-    """Return the provenance in words: name -> distinct values of all tables, joined by "; "."""
+    """Return runs, data, models, starts, machines ... -> distinct values of all tables, joined."""
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
         seen.setdefault("data", {})[table.title.task] = None

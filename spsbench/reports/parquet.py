@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def parquet(report: Report) -> bytes:
-    """Return every record of the report; columns that a row does not have are null.
+    """Return a Parquet file of a row a generation and a row a round; other kinds' columns are null.
 
     Unpaired surrogates in text are escaped. Times are in seconds.
     """
@@ -63,7 +63,7 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
-    """Return the columns that the rows of a generation and of its rounds share."""
+    """Return run, cell, task, setting, method, options, k, sample, repeat and group of a record."""
     return {
         "run": _unicode(table.title.run),
         "cell": cell.id,

@@ -157,7 +157,8 @@ def compare_with_run(
 ) -> RunComparison:
     """Compare runs with the run in `against`, paired by sample if both have the sample.
 
-    `margins` are those of the figures by name. Raises SpsError for no run, or a damaged run.
+    `margins` has the change of each figure that counts. Raises SpsError for no run, or a damaged
+    run.
     """
     numbers: dict[str, int] = {}
     sides = []

@@ -67,12 +67,10 @@ def without_shared(table: TextTable) -> TextTable:
 def table_text(
     table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False
 ) -> str:
-    """Return a table with its remarks, without colours.
+    """Return a table with its remarks, without colours, in `width` columns; None: the terminal's.
 
-    Args:
-        width: columns of the terminal; None: as many as it has.
-        plain: use ASCII only.
-        fit: leave columns out where words would be split, and name them in a last line.
+    `plain` uses ASCII only; `fit` leaves columns out where words would be split, and names them in
+    a last line.
     """
     from rich import box
     from rich.console import Console
@@ -153,12 +151,8 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     """Return a bar for each row that has a speed-up, under a heading for each task and setting.
 
     A bar is full up to the low end of its interval, lighter up to the estimate, lightest up to the
-    high end. The chart is empty if fewer than two methods have a speed-up.
-
-    Args:
-        rows: one row per cell; rows of groups are omitted.
-        width: columns of the terminal.
-        plain: whether only ASCII may be used.
+    high end. The chart is empty if fewer than two methods have a speed-up. Rows of groups are
+    omitted. `width` are the columns of the terminal; `plain` uses ASCII only.
     """
     gains = [(row, gain) for row in rows if row.group is None and (gain := speedup_of_row(row))]
     if len({(row.cell.noise_key, row.cell.decoder) for row, _ in gains}) < 2:

@@ -67,7 +67,7 @@ def main():
 
 
 def verdicts(length=200):
-    """Return a function from an exception to its verdict and its text, one line of 200 characters.
+    """Return a function from an exception to (verdict, text), the text in a line of 200 characters.
 
     The exception's class is the program's and may do anything, and by then so may any name that is
     looked up: what is needed is bound here.
@@ -89,7 +89,7 @@ def verdicts(length=200):
 
 
 def confine(request):
-    """Give up whatever the program shall not have; raise where a step fails or was not carried out.
+    """Give up whatever the program shall not have; OSError: a step fails or was not carried out.
 
     `request` has the keys of `levels.UNCONFINED` and of the runner's limits; a part that is None is
     left out. Without the parent that asked for it, the process exits with status 1.
@@ -209,7 +209,7 @@ def give_up_capabilities(call, calls):
 
 
 def end_after(call, calls, clock, seconds, number):
-    """Let the kernel send this process a signal when `clock` has advanced by `seconds`."""
+    """Let the kernel send this process signal `number` when `clock` has advanced by `seconds`."""
     event = (ctypes.c_int32 * 16)()
     event[2] = number  # sigev_signo; sigev_notify 0 is SIGEV_SIGNAL
     timer = ctypes.c_int32()

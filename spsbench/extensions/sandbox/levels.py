@@ -273,14 +273,10 @@ def jail_tasks(
 ) -> dict[str, Any]:
     """Return what the jail must do to confine itself, with the keys of `UNCONFINED`.
 
-    Args:
-        abi: version of the kernel's Landlock.
-        scratch: the folder `WORK` exists inside, and may be written.
-        drop: root becomes `nobody`.
-        apart: the jail starts in a user namespace of its own and need not make one.
-
-    Raises:
-        LevelUnavailableError: the machine's system calls are not in the tables.
+    `abi` is the version of the kernel's Landlock. `scratch`: the folder `WORK` exists inside, and
+    may be written. `drop`: root becomes `nobody`. `apart`: the jail starts in a user namespace of
+    its own and need not make one. Raises LevelUnavailableError where the machine's system calls are
+    not in the tables.
     """
     machine = processor_family()
     if machine not in confinement.ALLOWED:

@@ -214,9 +214,10 @@ class _JailProcess:
         return self._outcome_of(killed, time.monotonic() - self._started)
 
     def _watch(self) -> ProgramVerdict | None:
-        """Read until the process has ended (None), or must be killed; return why: time or output.
+        """Read both pipes until the process ends; return None, or why it has to be killed.
 
-        Until the program starts it has `START` seconds, then its limit and `GRACE`.
+        That is TIMED_OUT or OUTPUT_LIMIT. Until the program starts it has `START` seconds, then its
+        limit and `GRACE`.
         """
         channel, output = self._channel, self._output
         ended = os.pidfd_open(self._process.pid)
@@ -248,7 +249,7 @@ class _JailProcess:
             os.close(ended)
 
     def _read(self, handle: int) -> bool:
-        """Read available bytes and note when the program starts; return False at the pipe's end."""
+        """Read from a pipe, count output, note the program's start; return False at the end."""
         content = os.read(handle, 1 << 16)
         if handle == self._channel:
             self._reply += content

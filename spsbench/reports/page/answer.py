@@ -102,7 +102,11 @@ def _answer(
 
 
 def _speed_statement(row: Summary, method: str, among: int) -> Statement:
-    """State the speed-up over ArS of the best of `among` methods, or why it is open."""
+    """State the speed-up over ArS of the best of `among` methods, or why it is open.
+
+    It is good or bad if an interval excludes 1, else open: without times, undecided under load, or
+    with too few samples. Then come its whole answer's times and that it was selected.
+    """
     gained, token_time = row.speedup, row.mean_token_time_ms
     if token_time is None:
         return Statement("open", "Speed-up unknown: no usable timing.")
@@ -147,7 +151,11 @@ def _whole_answer(row: Summary) -> str:
 
 
 def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Statement:
-    """State whether a cell is lossless, and why: its rule, then greedy texts, then an audit."""
+    """State whether a cell is lossless, and why: its rule, then greedy texts, then an audit.
+
+    Good is an exact rule in our own loop; bad a lossy one, random weights, or an audit's bias; open
+    are other loops and guarantees, and greedy texts that differ.
+    """
     if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.verifier.name
@@ -179,7 +187,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
 
 
 def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:
-    """State whether the scores equal those of ArS: by parity tests, else by equal texts."""
+    """State whether the scores equal those of ArS, by the worst parity; without, by equal texts."""
     of_cell = [parity for of, parity in parities if of.id == cell.id]
     if not of_cell and same is not None and same.equal == same.of:
         return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are equal.")

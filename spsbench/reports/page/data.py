@@ -91,7 +91,7 @@ def run_names(tables: Sequence[Table]) -> list[str]:
 
 
 def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
-    """Return the sums of each table's records; several tables share the numbers of samples."""
+    """Return the sums of each table's records; several share sample numbers and `TOKENS`."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
     for table in tables:
@@ -105,7 +105,7 @@ def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
 def to_read(
     aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the generations to show, each as `trace` does, and a sentence on their selection."""
+    """Return (generations to show, each as `trace` does; a sentence on how they were selected)."""
     traces: list[dict[str, Any]] = []
     tokenizers: dict[str, Any] = {}
     for sums, run in zip(aggregates, run_names, strict=True):
@@ -201,10 +201,7 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
 
 
 def run_differences(pairs: Sequence[PairedCells], base: str) -> tuple[Figure | None, TextTable]:
-    """Return the differences between runs as a plot and as a table; `base` names the first run.
-
-    The plot is None without any.
-    """
+    """Return runs' differences from the first, `base`: a plot (None without any) and a table."""
     titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
     names = [f"{pair.name}, {pair.run}" for pair in pairs]
     panels, rows = [], []

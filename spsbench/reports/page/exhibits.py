@@ -63,7 +63,7 @@ def of_section(section: Section, number: int) -> Iterator[Figure]:
 
 
 def drawn_numbers(figure: Figure) -> list[list[str]]:
-    """Return the drawn numbers: figure, line, x, value, low, high; long curves are thinned."""
+    """Return rows of text: figure, line, x, value (`*`: load), low, high; long curves thinned."""
     cells = []
     for panel in figure.panels:
         for item in panel.items:
@@ -100,7 +100,7 @@ def _against_k(table: Table) -> Figure | None:
 
 
 def _headlines(table: Table, names: Names) -> Iterator[Figure]:
-    """Yield the headline figures and scores of each task and setting, one row a method."""
+    """Yield headline figures and scores, with the paper's, by task and setting, a row a method."""
     rows = table.whole
     alone = any(row.predicted_speedup and row.speedup is None for row in rows)
     figures = [

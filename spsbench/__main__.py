@@ -11,7 +11,10 @@ from spsbench.hardware.signals import at_once, leave
 
 
 def main() -> None:
-    """Import the commands, run the command line and exit."""
+    """Import the commands, run the command line and exit.
+
+    Ctrl-C ends it with one line at any time, and with exit code 130 at once: nothing is unloaded.
+    """
     gc.set_threshold(20_000, 20)  # objects of imports stay: walks through them took a second
     try:
         with at_once():

@@ -50,20 +50,12 @@ class Update(NamedTuple):
 class Generation:
     """One generation: an iterator over updates; `record` is complete after the last update.
 
-    Args:
-        cell: the configuration.
-        models: as `ModelCache.open` returns them.
-        prompt: token ids, at least one; for an engine elsewhere an `EnginePrompt` as well.
-        sample, repeat: the rest of the noise's key.
-        batch: the batch of which it is a row; None: it is alone.
-        json_schema: this prompt's, in place of the cell's.
-
-    Attributes:
-        constraint: on the text; None: there is none here.
-
-    Raises:
-        PromptError: the prompt is empty, or holds invalid ids.
-        DataError: a constraint that does not go with the tokenizer, or on a thought.
+    `models` are as `ModelCache.open` returns them. `prompt` has token ids, at least one; for an
+    engine elsewhere it is an `EnginePrompt`. `sample` and `repeat` are the rest of the noise's key.
+    `batch` is the batch of which it is a row; None: it is alone. `json_schema` is this prompt's, in
+    place of the cell's. The attribute `constraint` is on the text; None: there is none here. Raises
+    PromptError for an empty prompt or invalid ids, and DataError for a constraint that does not go
+    with the tokenizer, or on a thought.
     """
 
     def __init__(

@@ -85,12 +85,7 @@ def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a packed file, bounded.
-
-    Args:
-        file: gives the bytes.
-        packed: the file that it reads.
-    """
+    """The bytes that `file` unpacks from `packed`, the file that it reads; bounded."""
 
     def __init__(self, file: IO[bytes], packed: IO[bytes]) -> None:
         self._file, self._packed, self._size = file, packed, 0

@@ -66,12 +66,10 @@ POLL = 0.2  # seconds
 class Benchmark:
     """Makes the records of experiments, each in a folder that can be continued.
 
-    Args:
-        place: the folder, and whether to go on with what is in it.
-        name: the folder's under results/, where the place has no name.
-        stop: polled between pieces of work; True ends the work and keeps finished pieces.
-        workers: what makes the pieces; this process, by default.
-        traced: called with (traced texts, all texts).
+    `place` is the folder, and whether to go on with what is in it; without one it is `name` under
+    results/. `stop` is polled between pieces of work: True ends the work and keeps finished pieces.
+    `workers` make the pieces; by default this process. `traced` is called with (traced texts, all
+    texts).
     """
 
     place: OutputFolder
@@ -253,7 +251,10 @@ class Benchmark:
         return samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
-        """Write the missing traces of drafts along the run's texts, until `stop()` is True."""
+        """Write the missing traces of drafts along the run's texts, until `stop()` is True.
+
+        Raises MismatchError where existing traces are of other texts or drafts.
+        """
         models = Models(self.model_cache)
         for part in experiment.parts:
             if not part.traced or self.stop():

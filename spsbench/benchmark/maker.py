@@ -63,17 +63,13 @@ class UnitRecords(NamedTuple):
 class Maker(Work):
     """Makes the records of units with models that stay loaded, here or in a worker's process.
 
-    Args:
-        cells: those of all units.
-        warmup: generations of each cell that are made before one is recorded; without any, the
-            first record of this process is flagged.
-        expected: the driver's environment, which a worker must have.
-        choices: what engines have chosen in this run.
-        clock: the time given to chat templates in this run.
-        models: returns the loaded models of a cell; None: they are loaded here.
-        stop: polled before each generation; True ends the unit.
-        counted: takes a cell and what an engine counted over several of its texts, and over none
-            alone.
+    `cells` are those of all units. `warmup` generations of each cell are made before one is
+    recorded; without any, the first record of this process is flagged. `expected` is the driver's
+    environment, which a worker must have. `choices` are what engines have chosen in this run,
+    `clock` is the time given to its chat templates. `models` returns the loaded models of a cell;
+    None: they are loaded here. `stop` is polled before each generation; True ends the unit.
+    `counted` takes a cell and what an engine counted over several of its texts, and over none
+    alone.
     """
 
     cells: Sequence[Cell]
@@ -277,7 +273,12 @@ class RecordMaking:
                 return
 
     def _make_on(self, workers: Workers, maker: Maker, model_cache: ModelCache) -> None:
-        """Make the missing records on `workers` by units; if a unit is given up, with its error."""
+        """Make the missing records on `workers`, unit by unit; `stop()` ends it.
+
+        Records of a unit that is given up hold its error. The first records of a machine are
+        preceded by its provenance; what its engines chose first is kept in the model cache and the
+        run.
+        """
         maker = replace(
             maker,
             expected=describe_worker(folders_for(maker.cells, maker.access)),

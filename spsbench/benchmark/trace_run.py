@@ -51,7 +51,11 @@ def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, A
 
 
 def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Return a model's name, revision and hashes of its files; one apart for its tokenizer's."""
+    """Return a model's id, revision, dtype, and what names its weights, by name, from its folder.
+
+    That is an adapter and quantisation, if any, and digests of its files, the tokenizer's apart to
+    name differences; for random weights the digest of `config.json`.
+    """
     folder = folders[model]
     identity: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     identity |= {"adapter": model.adapter} if model.adapter else {}

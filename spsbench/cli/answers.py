@@ -362,7 +362,11 @@ def read_line() -> str | None:
 def answer_turn(
     pair: Pair, screen: Screen, messages: list[dict[str, str]], stats: bool, **how: Any
 ) -> str | None:
-    """Print an answer, return its text, even if interrupted; None: a DataError was printed."""
+    """Print an answer as it comes, with `stats` a summary after it, and return its text.
+
+    What was written of an interrupted answer is returned, None if nothing had begun. A DataError is
+    printed, with a hint, and gives None.
+    """
     generation = None
     try:
         generation = pair.generation(messages, **how)

@@ -80,7 +80,12 @@ def write_error_file(line: str) -> None:
 
 
 def describe_error(error: BaseException) -> tuple[str, int]:
-    """Return the line for the user and the exit code; INTERNAL where no kind of error is known."""
+    """Return the line for the user and the exit code of an error.
+
+    An SpsError has its own, a usage error a hint to --help. Lines are made for a name too long, no
+    access, memory that ran out, a panic in Rust and numbers that are not finite. Any other is
+    INTERNAL.
+    """
     if (long := too_long(error)) is not None:
         name = str(long.filename)
         shortened = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."

@@ -33,7 +33,11 @@ SCRIPTS = (
 
 
 def html(report: Report) -> str:
-    """Return the page of a report, which reads its records; equal records give equal bytes."""
+    """Return the page of a report; equal records give equal bytes.
+
+    Records are read once. Answers and findings stand before plots, texts by token and tables; of
+    several runs the later ones are compared with the first.
+    """
     tables = report.tables
     names, aggregates = run_names(tables), aggregate_tables(tables)
     answered_by_section = any(section.answers for section in report.sections)

@@ -79,7 +79,10 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
-    """Yield a measurement for each in a tool's JSON; none of a tool that is unknown."""
+    """Yield a measurement for each in a tool's JSON; none of a tool that is unknown.
+
+    It notes what is not comparable, and first how many requests failed.
+    """
     tool = next((tool for tool, field in TABLE["tools"].items() if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():

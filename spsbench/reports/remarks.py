@@ -31,7 +31,7 @@ from spsbench.tasks.program_texts import TASK
 
 
 def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
-    """Return the first lines below a table: counts, intervals, lengths, and times if `timed`."""
+    """Return lines on counts, intervals, lengths, failures and cuts, and on times if `timed`."""
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     loaded = sum(s.loaded for s in rows)
@@ -250,7 +250,11 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
 
 
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield a line for each reason why figures of `cells` do not measure plain SpS."""
+    """Yield a line for each reason why figures of `cells` do not measure plain SpS.
+
+    They are random weights or synthetic acceptance, lossy rules, ignored ends of text, another
+    engine's counts, each of its decoders that has a short name, and transformers' loop.
+    """
     if any(cell.random or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
     changed = [cell for cell in cells if cell.lossy and cell.verifier.name != "synthetic"]

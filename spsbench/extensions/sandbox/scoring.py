@@ -61,11 +61,8 @@ class JudgingProgress:
 class Scoring:
     """A scoring: reads programs, judges those without a verdict, and computes pass@k.
 
-    Args:
-        target: folder of a run, or a file of samples.
-
-    Raises:
-        SpsError: an unusable target, or no working sandbox.
+    `target` is the folder of a run, or a file of samples. Raises SpsError for an unusable target,
+    or no working sandbox.
     """
 
     def __init__(self, target: Path, options: ScoringOptions) -> None:

@@ -27,12 +27,10 @@ SHORT = 20  # characters of a run's name next to row names
 
 
 class TableSums:
-    """Aggregates over the records of one table.
+    """Aggregates over the records of one table with `cells`.
 
-    Args:
-        cells: cells of the table.
-        numbers: sample -> number, shared by the tables that are paired; None: no pairs.
-        tokens: limit on the tokens of shown generations.
+    `numbers` maps samples to numbers, shared by the tables that are paired; None: no pairs.
+    `tokens` limits those of the shown generations.
     """
 
     def __init__(self, cells: Iterable[Cell], numbers: dict[str, int] | None, tokens: int) -> None:
@@ -105,7 +103,10 @@ def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
 def to_read(
     aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return (generations to show, each as `trace` does; a sentence on how they were selected)."""
+    """Return the generations to show, each as `trace` does, and a sentence on their selection.
+
+    Tokenizers of their targets are loaded; where one cannot be, tokens are ids.
+    """
     traces: list[dict[str, Any]] = []
     tokenizers: dict[str, Any] = {}
     for sums, run in zip(aggregates, run_names, strict=True):

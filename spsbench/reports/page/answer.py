@@ -154,7 +154,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     """State whether a cell is lossless, and why: its rule, then greedy texts, then an audit.
 
     Good is an exact rule in our own loop; bad a lossy one, random weights, or an audit's bias; open
-    are other loops and guarantees, and greedy texts that differ.
+    are other loops and guarantees, and differing greedy texts of a rule that is not lossy.
     """
     if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
@@ -175,7 +175,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
         text, status = f"Unknown: no guarantee of the rule {rule} is known.", "open"
     if same is not None:
         text += f" {same.equal} of {same.of} greedy texts are identical to those of ArS."
-        if same.equal < same.of:
+        if same.equal < same.of and not cell.lossy:
             text += " The others differ by a rounding tie or a fault: sps verify pair shows which."
             status = "open"
     if audit is not None:

@@ -80,7 +80,10 @@ def usable_cores() -> int:
 
 
 def variable_errors() -> Iterator[SpsError]:
-    """Yield UsageError if OMP_NUM_THREADS is set below 1, MissingError if TMPDIR is no folder."""
+    """Yield the errors of environment variables that are set wrongly; raise none of them.
+
+    UsageError: OMP_NUM_THREADS is not 1 or more. MissingError: TMPDIR is no folder.
+    """
     threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
     if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):
         yield UsageError(
@@ -117,9 +120,8 @@ WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set GOMP_SPINCOUNT in `environment` to `BOUND`, unless it or OMP_WAIT_POLICY is set.
 
-    So waiting OpenMP threads sleep soon: beside other work a thread that spins keeps the one that
-    it waits for from running, and a token takes ten to thirty times as long. OpenMP reads this
-    once.
+    So waiting OpenMP threads sleep soon: beside other work one that spins keeps the one that it
+    waits for from running, and a token takes ten to thirty times as long. OpenMP reads it once.
     """
     if not any(name in environment for name in WAIT_VARIABLES):
         environment["GOMP_SPINCOUNT"] = BOUND

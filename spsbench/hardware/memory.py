@@ -42,8 +42,7 @@ def ram() -> tuple[int, int]:
 def huge_mapping(size: int) -> mmap.mmap:
     """Return `size` bytes of zeros of this process's own, in huge pages where there are some.
 
-    Over small pages a processor stops at each to look up where it is. Shared mappings would get no
-    huge ones.
+    Over small pages a processor stops at each to look up where it is. Shared mappings get none.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not Linux, or a kernel without them

@@ -222,8 +222,7 @@ class Pair:
         """Return a call's cell, models and prompt ids, cut to the context if `truncate`.
 
         Loads models that `options` change; logs a note of markup in a plain text once. DataError:
-        the prompt is too long. UsageError: it is empty or no ids, `system` without a chat, or an
-        option.
+        too long a prompt. UsageError: an empty one, no ids, `system` without a chat, or an option.
         """
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **options)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
@@ -310,8 +309,8 @@ class Pair:
         """Return the resolved cell of a call, and its models, loaded unless they are already.
 
         With `chat`, temperature, top-p and top-k default to the target's values. Each warning about
-        the models or `stop` is logged once. SpsError: an invalid option, or models that cannot be
-        loaded.
+        the models or `stop` is logged once. SpsError: an invalid option, or models that cannot
+        load.
         """
         with lines_to(self._say):
             self._log_notes(chat)

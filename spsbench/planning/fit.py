@@ -20,9 +20,8 @@ RARE = 1e-6  # chance from which on a slot at a position counts
 def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     """Fit the schedule that `spec` names on traces of files or runs; write it to its `out`.
 
-    Returns what was fitted. The regression is over all positions of one sampled draft. The label is
-    `sum_x min(p, q)`, the acceptance probability of `sps`; at temperature 0, whether draft and
-    target agree.
+    Returns the fit: a regression over all positions of one sampled draft on the chance that `sps`
+    accepts, `sum_x min(p, q)`; at temperature 0, on whether draft and target agree.
 
     `spec` is `disco:out=FILE`, with `draft=NAME` where several sampled drafts were traced.
     UsageError: no such spec or draft, or too few positions. MissingError: no writable `out`, or no

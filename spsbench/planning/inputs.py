@@ -44,9 +44,9 @@ OF_HEAD = {
 def open_planned(folder: Path, planning: Planning) -> Planned:
     """Return the plan in a folder, read from its files; no model is loaded.
 
-    `planning` says how to show it; its `factors` scale the costs, over those that the plan has, and
-    leave real rounds out. The result of a stopped plan says so. DataError: no forecasts yet, or
-    runs that have lost records. SpsError: the plan, its traces or its costs are missing or damaged.
+    `planning` says how to show it, with `factors` of the costs over those that the plan has. With
+    factors, and where the plan was stopped, there are no real rounds. DataError: no forecasts yet,
+    or runs that have lost records. SpsError: the plan, its traces or costs are missing or damaged.
     """
     record = load_plan(folder)
     check_plan_records(folder)
@@ -143,8 +143,8 @@ def check_head(
 ) -> None:
     """Raise MismatchError where traces are of other models, versions or sampling than the cells.
 
-    `folders` has the folders of local models, and `where` names the traces in the error. Drafts
-    that only one side has are no error.
+    `folders` has the folder of each model, and `where` names the traces in the error. Drafts that
+    only one side has are no error.
     """
     if traces.head is not None:
         refuse(trace_source(cells[0].auto_regressive, folders), traces.head, where)
@@ -162,7 +162,7 @@ def head_fields(traces: Traces) -> dict[str, Any]:
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
-    """Raise MismatchError if options of target, sampling or chat are not what a trace records."""
+    """Raise MismatchError if a given target, sampling or chat is not what a trace records."""
     requested = {field: options.get(name) for name, field in OF_HEAD.items()}
     requested["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
     requested["work.system"] = planning.system
@@ -187,8 +187,7 @@ def cells_of_trace(
 
     `drafter` and `draft` in `options`, if any, choose drafts that match one of either; `verifier`
     and `schedule` name rules and schedules. Rules are else `SAMPLED` for sampled chains, `match`
-    for others. MismatchError: as `check_trace_options`. UsageError: no cell is left, or one is
-    invalid.
+    for others. MismatchError: as `check_trace_options`. UsageError: an invalid cell, or none.
     """
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in planning.k]

@@ -95,7 +95,11 @@ def pass_weight_bytes(model: PreTrainedModel) -> int:
 
 
 def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return name -> what times depend on: hardware, versions, threads, sampling, models ..."""
+    """Return what times depend on: hardware, versions, threads, sampling, vocabulary and models.
+
+    `models` has `describe_model` of the "target" and of each draft, by its text. `pairs` share
+    target and sampling; a GPU of the target is named with the hardware.
+    """
     cell, loaded = pairs[0]
     card = card_of(cell.target.device)
     drafts = {str(cell.draft): (cell.draft, of.draft) for cell, of in pairs if cell.draft}

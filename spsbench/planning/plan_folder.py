@@ -149,10 +149,9 @@ def draw_task_prompts(
 ) -> tuple[list[Sample], list[Sample]]:
     """Draw first turns of a task: (`limit` to trace, `held_back` others for real rounds).
 
-    `fits` says which prompts are taken; `spec` names the task in an error. With too few prompts for
-    both, half of them are held back, up to `FEWEST`, or a third where that is more, and at most
-    `held_back`. A single prompt serves for both. Each case, and groups, are logged. DataError: no
-    prompt.
+    `spec` names the task in an error. With too few prompts for both, half of them are held back, up
+    to `FEWEST`, or a third where that is more, and at most `held_back`. A single prompt serves for
+    both. Cases and groups are logged. DataError: no prompt, or one that fails the test `fits`.
     """
 
     def first_turns(fits: Fits) -> Iterator[Sample]:
@@ -206,9 +205,9 @@ def costs_of_plan(
     """Return the costs in the file `path`, after `measure` has made them anew if they do not fit.
 
     They fit if they are of this `setting` (machine and models) and have all `drafts`; else a note
-    says what differs. New costs are written to `path`; where they contradict each other they are
-    measured once more, and those with fewer contradictions are written. DataError: a damaged file.
-    WriteError.
+    says what differs. New costs are written; where they contradict each other they are measured
+    once more, and those with fewer contradictions count. DataError: a damaged file. WriteError: no
+    room.
     """
     if path.exists():
         costs = read_costs(path)

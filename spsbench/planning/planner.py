@@ -262,7 +262,7 @@ class Planner:
         """Make missing records of `cells` and traces of `traced`; return whether it was finished.
 
         The run is the folder `name` of the plan, and reads the file `file`, to which the prompts of
-        `samples` are written. MismatchError: the file has other prompts. SpsError: as a run.
+        `samples` are written. MismatchError: the file has other prompts. SpsError: the run fails.
         """
         home = Path(self._record.home)
         jsonl = write_prompts(samples, self.folder / file, home)

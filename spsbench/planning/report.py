@@ -75,8 +75,8 @@ class Planned:
 
     `record` has the inputs of the plan; `planning` says how it is shown (`batch`, `every`).
     `measured` maps a method to its figures of real rounds, `missing` to the reason why it has none.
-    `folder` is the plan's; None: it was made from files alone. `incomplete`: what a stopped plan
-    has, and how to go on.
+    `folder` is the plan's; None: made from files alone. `incomplete`: what a stopped plan has, how
+    to go on.
     """
 
     record: PlanRecord
@@ -196,8 +196,7 @@ class Planned:
     def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:
         """Return this plan of a base and its adapters' as one table, with advice for each.
 
-        `trials`: adapter -> a sentence that follows its advice. A page's first section has the
-        advice.
+        `trials`: adapter -> a sentence that follows its advice. The first section has the advice.
         """
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
@@ -284,8 +283,7 @@ def advise(base: Planned, adapted: Planned) -> str:
     """Say what to do with the base's drafter under an adapter, with predicted speed-ups.
 
     That drafter is the best of the base's plan that has a model or a head, else the best of all.
-    The advice: do not speculate, keep it, use the best that needs no model, or train it on the
-    texts.
+    The advice: do not speculate, keep it, use the best that needs no model, or train it.
     """
     ranked, target = adapted.forecasts.by_method, adapted.target
     before = drafter_in(base.forecasts)

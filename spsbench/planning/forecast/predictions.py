@@ -42,8 +42,7 @@ Simulate = Callable[[Spec, Acceptances, Ints, int], Rounds]
 class RoundTally:
     """The expected rounds of a method and their price, added text by text; then its prediction.
 
-    `drafter` is as the costs name it (None: the method's); `batch` texts make their rounds
-    together.
+    `drafter` is as the costs name it (None: the method's); `batch` texts make rounds together.
     """
 
     method: Method
@@ -210,8 +209,7 @@ class Prediction:
         """Return the speed-up over ArS in batches of `batch` texts, its mean at most tau.
 
         The interval is for other prompts and timings, or None without one of the texts; in batches
-        other than the tally's own, it is that of tau, of single texts, with the spread of the
-        costs.
+        other than the tally's own it is that of tau, of single texts, and of the costs.
         """
         by_texts = self.tau
         if batch == self.rounds.batch:

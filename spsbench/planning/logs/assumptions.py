@@ -50,11 +50,11 @@ def assumed_costs(
 ) -> tuple[Costs, str]:
     """Return costs of rounds, and in words what they rest on; "": none were named or measured.
 
-    The source is `roofline` or the ratios of `log_options`, or a measured table in the file `path`;
-    else `ASSUMED_DRAFT` and `ASSUMED_ROW`. `models` are names of draft models, `most` is the
-    largest K, and `batches` are texts of a batch, which a roofline alone prices. Look-ups are free,
-    but for those that the table has. UsageError: two sources, batches without a roofline, or as
-    `parse_roofline`. SpsError: an unusable table.
+    The source is `roofline` or the ratios of `log_options` (of two, a missing one is 0), or a
+    measured table in the file `path`; else `ASSUMED_DRAFT` and `ASSUMED_ROW`. `models` are names of
+    draft models, `most` is the largest K, and `batches` are texts of a batch, which a roofline
+    alone prices. Look-ups are free, but for those that the table has. UsageError: two sources,
+    batches without a roofline, or as `parse_roofline`. SpsError: an unusable table.
     """
     draft, row, roofline = log_options.draft_ratio, log_options.row_ratio, log_options.roofline
     by_ratios = draft is not None or row is not None
@@ -189,7 +189,11 @@ def rates_of(text: str) -> list[float]:
 def formula_values(
     rates: Sequence[float], ks: Sequence[int], draft: float, row: float
 ) -> dict[str, Any]:
-    """Return E[tokens], speed-up and work as lists [alpha][K], best K (None: no gain), inputs."""
+    """Return inputs and results by name; as [alpha][K], `expected_tokens`, `speedup` and `work`.
+
+    `best_k` has for each rate the K that gains most, or None if none does. `draft` and `row` are
+    the costs of a drafted token and of a further row, in plain passes.
+    """
     depths = np.array(ks)
     tokens = expected_tokens(np.array(rates)[:, None], depths)
     gains = (tokens / (1 + depths * (draft + row))).tolist()

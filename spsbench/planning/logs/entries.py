@@ -115,7 +115,10 @@ def values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def nest(attributes: Any) -> Any:
-    """Return the attributes of a span, dotted names or OpenTelemetry's list, as nested objects."""
+    """Return the attributes of a span, dotted names or OpenTelemetry's list, as nested objects.
+
+    Objects whose keys are all numbers become lists; what is neither form is returned as it is.
+    """
     if isinstance(attributes, list):
         with suppress(KeyError, TypeError, AttributeError, StopIteration):
             attributes = {item["key"]: next(iter(item["value"].values())) for item in attributes}
@@ -146,8 +149,7 @@ def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
     """Return the name of a line's form, and its requests, one or more, with what is not read.
 
     `index` is the number of the line, a name where it has none. The usage of a line with several
-    requests is of all of them, so it is dropped. LeftOutError: no generation, one out of a cache,
-    or no usable request.
+    requests is of all, so it is dropped. LeftOutError: no generation, a cached one, or none usable.
     """
     if "attributes" in entry:
         entry = {**entry, "attributes": nest(entry["attributes"])}
@@ -173,8 +175,7 @@ def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
 def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     """Yield a request for each answer of a line; from the second on with /1, /2 ... in its id.
 
-    LeftOutError: no answer (the reason in words), or a prompt, an answer or a temperature that is
-    none.
+    LeftOutError: no answer (why, in words), or a prompt, answer or temperature that is none.
     """
     entry = account.entry
     sent = account.at(form.request)
@@ -220,7 +221,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
 
 
 def _without_answer(entry: Mapping[str, Any], speaks: str | None, prompt: object) -> str:
-    """Return why a line has no answer, in words."""
+    """Return why a line has no answer: an error, half a batch, a lone message, no text, other."""
     if any(entry.get(key) for key in ("error", "errors")) or value_at(entry, "result.error"):
         return "an error in place of an answer"
     if "custom_id" in entry and ("body" in entry or "params" in entry):
@@ -326,7 +327,10 @@ def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
 
 
 def processed_by(*entries: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of penalties, biases and bans that any of some objects sets, in order."""
+    """Return the fields of penalties, biases and bans that any of some objects sets, in order.
+
+    Sampling parameters within the objects count too. A repetition penalty of 1 sets nothing.
+    """
     every = [*entries, *(entry.get(key) for entry in entries for key in names.sampling)]
     objects = [entry for entry in every if isinstance(entry, dict)]
     neutral = {name: 1 for name in names.processors if name.startswith("rep")}

@@ -38,8 +38,7 @@ def plan_log(
     """Say from logs of served requests what speculation would have gained.
 
     The answer has `sentence()`, `tables()`, `pasted()`, `values()`. UsageError: options that say
-    nothing of a log, or contradict each other. SpsError: files, drafters or models that cannot be
-    used.
+    nothing of a log, or contradict each other. SpsError: unusable files, drafters or models.
 
     Args:
         log: files of requests, `-` for standard input, or runs of sps bench; told by content.

@@ -136,7 +136,7 @@ class LogAnswer:
         return method_table(title, [str(place + 1) for place in range(most)], lasts, cells)
 
     def warnings(self) -> list[str]:
-        """Return why the figures may be of other texts than those that were served."""
+        """Return why the figures may be of other texts than those served; [] if nothing says so."""
         plan, tokens = self.plan, self.plan.tokens
         lines = [
             tokens.answers.warning("tokens in their answers"),
@@ -212,7 +212,7 @@ class LogAnswer:
         return plan_figure(TITLE, predictions, {}, {}, priced=bool(self.costs))
 
     def section(self) -> Section:
-        """Return the answer for a page."""
+        """Return the answer as a page's section: sentence, warnings, settings, plot and tables."""
         return Section(
             title=TITLE,
             status="good" if self.rows[0].prediction.gain >= NOTICED else "open",

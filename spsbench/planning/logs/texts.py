@@ -314,9 +314,8 @@ def target_chances(
 ) -> tuple[Floats | None, str]:
     """Return the target's probabilities of an answer's tokens and ""; or None, and why.
 
-    Those of a run hold under any sampling. Those of a log count at the usual `warp` alone, and not
-    where penalties, biases or bans changed the distribution (`processed`): most servers log them
-    before all of these.
+    Those of a run hold under any sampling. Those of a log, which most servers take before sampling,
+    count at the usual `warp` alone, without penalties, biases or bans (`processed`).
     """
     if request.probabilities is not None:
         return np.maximum(request.probabilities, LEAST), ""

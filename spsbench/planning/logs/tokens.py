@@ -114,8 +114,8 @@ class LogTokenizer:
     def _prompt(self, prompt: str | Sequence[int] | None) -> list[int] | None:
         """Return a prompt's ids, empty for None; None: a text without a tokenizer.
 
-        A chat is tokenized as the template writes it, if there is one. LeftOutError: it refuses, or
-        half a surrogate pair.
+        A chat goes through the template, if any. LeftOutError: it refuses, or half a surrogate
+        pair.
         """
         if not isinstance(prompt, str):
             return list(prompt or ())
@@ -176,9 +176,9 @@ def parts(text: str) -> list[str]:
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return messages with the arguments of calls as objects, and the answer that is begun.
+    """Return copies of messages, with arguments of calls as objects, and the answer that is begun.
 
-    An answer is begun by a last message of the assistant, which the others are without; else "".
+    An answer is begun by a last message of the assistant, which the copies are without; else "".
     """
     copies = json.loads(json.dumps(list(messages)))
     for message in copies:

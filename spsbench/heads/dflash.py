@@ -97,7 +97,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Return how many tokens before the block each layer sees; 0: all. DataError: bad sizes."""
+    """Return how many tokens before the block each layer sees, 0: all; DataError: other layers."""
     kinds = config.get("layer_types") or ["full_attention"] * depth
     if len(set(kinds)) == 1:
         kinds = kinds[:1] * depth

@@ -52,11 +52,9 @@ class Automaton(Protocol):
 class Constraint:
     """The masks of one generation; its target and its draft share them, so each is made once.
 
-    Args:
-        automaton: in its first state.
-        eos: ids that end a text.
-        weighs: add up the target's mass on allowed tokens, in `removed_nats`.
-        closes: a text is to end within its budget; else it may be cut.
+    `automaton` is in its first state; `eos` are ids that end a text. If `weighs`, the target's mass
+    on allowed tokens is added up in `removed_nats`; if `closes`, a text is to end within its
+    budget, else it may be cut.
 
     Attributes:
         made, seconds: masks that were computed, and the time that it took.

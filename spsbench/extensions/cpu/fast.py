@@ -131,7 +131,7 @@ class Fast(Engine):
 
 
 def kind_of_session(model: PreTrainedModel) -> Kind:
-    """Return the kind of session that runs `model`, by what was registered or chosen for it."""
+    """Return the kind of session for `model`: as registered, or of its engine, else `FastLM`."""
     if model in KINDS:
         return KINDS[model]
     chosen = engine_config_of(model)

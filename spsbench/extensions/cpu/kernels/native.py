@@ -174,7 +174,7 @@ def needs_llvm_openmp(compiler: str) -> bool:
 
 
 def processor() -> bytes:
-    """Return lines of /proc/cpuinfo that tell the kinds of processor and their abilities."""
+    """Return what /proc/cpuinfo says of kinds of processor and their abilities, else their name."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

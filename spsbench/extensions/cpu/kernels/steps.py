@@ -288,7 +288,7 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
-    """Plan a copy of `rows` [1, heads, m, width] to those of `cached` before `end`; no result."""
+    """Plan a copy of `rows` [1, heads, m, width] into `cached` before `end`; else RuntimeError."""
     alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
     inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
     _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")

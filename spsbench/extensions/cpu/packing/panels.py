@@ -70,7 +70,7 @@ class PanelLinear(Packed):
 
 
 def halvable(weight: Tensor) -> bool:
-    """Return whether bfloat16 holds every number of a `weight` [out, in] in float32."""
+    """Return whether `weight` [out, in] is float32, `in` even, and bfloat16 holds its numbers."""
     if weight.dtype != torch.float32 or weight.shape[1] % DEPTH[torch.bfloat16]:
         return False
     # A bfloat16 is a float's upper half. Most others are seen in the first rows.

@@ -75,7 +75,7 @@ class WiringScore:
         return sum(self.by_depth)
 
     def over(self, other: "WiringScore") -> tuple[float, float]:
-        """Return the mean difference to another wiring, and its standard error by block or inf."""
+        """Return the mean difference to another wiring, its standard error by block (of 1: inf)."""
         pairs = zip(self.kept, other.kept, strict=True)
         gaps = torch.stack([(one - two).sum(1).mean() for one, two in pairs])
         rows = torch.tensor([float(len(block)) for block in self.kept])
@@ -89,7 +89,7 @@ class WiringScore:
         return gap > SURE * error and gap > MATTERS * self.accepted
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return flags, accepted tokens and shares by depth as plain values."""
         return {"flags": dict(self.flags), "accepted": self.accepted, "by_depth": self.by_depth}
 
 
@@ -148,7 +148,7 @@ class WiringFinding:
 
 
 def flags_as_arguments(flags: Flags) -> str:
-    """Return changes of flags as arguments of a drafter."""
+    """Return `NAME=VALUE,...` for changes of flags, `as declared` for none."""
     return ",".join(f"{name}={value}" for name, value in flags) or "as declared"
 
 
@@ -223,7 +223,7 @@ def search(
 
 
 def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> TargetReading:
-    """Return the reading of a text by a model, with the hidden states of these numbers."""
+    """Return a model's reading of a text in one pass, with the hidden states of these numbers."""
     ids = torch.tensor([list(tokens)], device=model.device)
     out = model(input_ids=ids, use_cache=False, output_hidden_states=True)
     hidden = {n: out.hidden_states[n][0] for n in states}
@@ -252,7 +252,7 @@ def wirings(head: Head, layers: int) -> dict[Flags, Head]:
 
 
 def states_of(head: Head, layers: int) -> tuple[int, ...]:
-    """Return the hidden states that a head reads."""
+    """Return the numbers of the hidden states that a head reads."""
     return tuple(getattr(head.shape, STATES, (head.state or layers,)))
 
 

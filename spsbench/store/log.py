@@ -147,7 +147,7 @@ def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any
 
 
 def encode_record(number: int, values: Mapping[str, Any]) -> bytes:
-    """Return the line of a record: ASCII JSON with its number first and its CRC last."""
+    """Return a record's line: JSON with number first, CRC last; ValueError: `values` has those."""
     if not OWN.isdisjoint(values):
         raise ValueError(f"{sorted(OWN & values.keys())}: fields of the log itself")
     body = json.dumps({"n": number, **values}, allow_nan=False, separators=(",", ":"))
@@ -156,7 +156,7 @@ def encode_record(number: int, values: Mapping[str, Any]) -> bytes:
 
 
 def decode_record(line: bytes, number: int) -> dict[str, Any] | None:
-    """Return the record of a line; None unless the line is record `number`, whole and unchanged."""
+    """Return a line's record without `n` and `crc`; None unless it is whole record `number`."""
     head, mark, tail = line[:-TAIL], line[-TAIL : -TAIL + len(MARK)], line[-TAIL + len(MARK) :]
     if mark != MARK or tail != f'{zlib.crc32(head):08x}"}}\n'.encode():
         return None

@@ -74,7 +74,7 @@ def progress_of(folder: Path) -> Progress | None:
 
 
 def _planned_keys(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
-    """Yield the keys that the parts of an experiment plan for `cells`, some more than once."""
+    """Yield (cell, sample, repeat) of all that the parts plan for `cells`, some more than once."""
     for part in manifest.parts:
         samples = manifest.experiment.get("samples", {}).get(part["task"], ())[: part["limit"]]
         for name in part["cells"]:

@@ -91,7 +91,7 @@ def git_state(package: Path) -> Git | None:
 
 
 def git(folder: Path, *arguments: str) -> bytes:
-    """Return the output of a git command that takes no locks."""
+    """Return what a git command without locks prints in `folder`; SubprocessError: it fails."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=20)
     return done.stdout

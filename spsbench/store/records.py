@@ -97,7 +97,7 @@ def records(folder: Path) -> Iterator[Record]:
 def placed_records(folder: Path) -> Iterator[Placed]:
     """Yield each generation once with its start, to which later lines still add notes.
 
-    Those that always failed come last. MissingError: no logs. DataError: damage, or unlike twins.
+    Those that always failed come last. MissingError: no logs. DataError: damage, unlike copies.
     """
     once, failures = Once(), dict[Key, Placed]()
     for path in logs_of(folder).values():
@@ -125,8 +125,8 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
     """Replace token ids and text of each record of a shard by a digest, in place.
 
     For prompts that may be measured with and not passed on: what a model writes about an article
-    quotes it. Equal texts remain equal; samples' ids, counts, times, scores stay. InUseError: it
-    has a writer.
+    quotes it. Equal texts remain equal; samples' ids, counts, times, scores stay. InUseError: a
+    writer.
     """
     path = records_path(folder, shard)
     with Lock(path):

@@ -88,7 +88,7 @@ class RunWriter:
         return key not in self.done and belongs(key, self.shard)
 
     def start(self, provenance: Provenance, machine: str | None = None) -> None:
-        """Begin records of this provenance, by a worker's `machine` or here: with the next one."""
+        """Note a start of a worker's `machine` or of this process; the next record writes it."""
         start = Start(provenance=provenance, machine=machine)
         self._waiting.append(start)
         if machine is None:
@@ -134,7 +134,7 @@ class RunWriter:
             del self._waiting[0]
 
     def _read_others(self, own: Path) -> None:
-        """Read the logs but `own`; InUseError: one of another number of shards is being written."""
+        """Take in the logs but `own`; InUseError: one of another number of shards has a writer."""
         for name, path in record_logs(self.folder).items():
             if path == own:
                 continue

@@ -104,7 +104,7 @@ def make_run_folder(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename a run's folder to `<name>.old-<n>` and return that; InUseError: it has a writer."""
+    """Rename a run's folder to `<name>.old-<n>`; return that. InUseError: it has a writer."""
     with contextlib.ExitStack() as locks:  # a writer that comes meanwhile finds another file
         for log in sorted(folder.glob("*.jsonl")):
             locks.enter_context(Lock(log))

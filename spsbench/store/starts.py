@@ -48,7 +48,7 @@ class Provenance(Struct, omit_defaults=True):
 
     @property
     def machine(self) -> str:
-        """Return a short name of the kind of machine, the same for the same conditions."""
+        """Return eight hex digits for the kind of machine, the same for the same conditions."""
         text = json.dumps(self.timing_conditions, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

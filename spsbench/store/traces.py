@@ -273,7 +273,7 @@ class TraceWriter(HeadedLog):
         super().__init__(path, {"head": head.identity, **pack(head, "identity")}, take, take)
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Write a line and take it."""
+        """Write a line, durable on return, and take it into `known`."""
         super().append(values)
         self.known.take(values, self.path)
 

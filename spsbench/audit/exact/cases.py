@@ -131,7 +131,7 @@ Address = Callable[[int, int, Purpose, int], Hashable]  # round, length, purpose
 
 
 def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
-    """Return an address of its own for every draw."""
+    """Return (round, purpose, slot): every draw has an address of its own."""
     return index, purpose, slot
 
 

@@ -76,7 +76,7 @@ def describe_case(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]
 
 
 def equation(parts: Sequence[str], sign: str, result: str) -> str:
-    """Return parts and their result; the result alone where nothing is computed."""
+    """Return `parts` joined by `sign`, and their result; of fewer than two the result alone."""
     return result if len(parts) < 2 else f"{sign.join(parts)} = {result}"
 
 

@@ -231,7 +231,7 @@ class Proof:
 
 
 def total_variation_distance(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
-    """Return half the sum of the differences of two distributions."""
+    """Return half the sum of the absolute differences of two distributions."""
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 
 
@@ -246,7 +246,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Walk `case` at both ends of each cell, and sum up; q completes the texts of one round."""
+    """Return sums over all paths of `case`, at both ends of each cell; q completes one round."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]

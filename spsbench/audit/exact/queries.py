@@ -51,7 +51,7 @@ class Query(ABC):
         """Return the ruling with some uniforms fixed and the others from trial `later`."""
 
     def together(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
-        """Return what `along` does, in one call."""
+        """Return [LATER, points, width] as `along` does, in one call."""
         raise NotImplementedError
 
     def along(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
@@ -346,6 +346,6 @@ def positive_excess(weight: float, q: Probs, p: Probs) -> list[float]:
 
 
 def edges(weights: Probs) -> Iterator[float]:
-    """Return the ends of the cells of an inverse CDF."""
+    """Return the upper ends of an inverse CDF's cells, rising to 1; none if all weights are 0."""
     total = sum(weights)
     return (edge / total for edge in accumulate(weights) if total > 0)

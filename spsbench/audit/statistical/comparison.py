@@ -51,7 +51,7 @@ class Compared:
 def greedy_kind(
     pair: tuple[Token, Token], likeliest: Collection[Token], gap: float | None, tolerance: float
 ) -> GreedyKind:
-    """Return TIE if `pair` are the reference's two likeliest, at most `tolerance` apart."""
+    """Return TIE if `pair` are the two likeliest, at most `tolerance` apart (`gap`), else BUG."""
     within = gap is not None and gap <= tolerance
     return GreedyKind.TIE if within and set(pair) == set(likeliest) else GreedyKind.BUG
 

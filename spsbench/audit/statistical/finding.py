@@ -145,7 +145,7 @@ class MethodAudit:
 
     @property
     def leading_bet(self) -> str:
-        """Return the bets with most of the capital."""
+        """Return the bets with most of the capital, in words."""
         return self.processes[self.richest].leading_bet
 
     @property
@@ -159,7 +159,7 @@ class MethodAudit:
         return self._parts[alternative][0]
 
     def claim(self) -> float | None:
-        """Return the least bias towards the first alternative that has power 0.99."""
+        """Return the least bias towards the first alternative found with power 0.99; or None."""
         return claimable(self.evidence(), self.level / len(self.bands), self.bands[0])
 
     def plant(self, bias: float) -> Control:
@@ -298,7 +298,7 @@ class AuditWithBaseline:
 
     @property
     def decided(self) -> bool:
-        """Return whether more tokens would not change the verdict."""
+        """Return whether texts suffice: a method alarms, or `bias`, if given, would be detected."""
         if self.alarmed:
             return True
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias

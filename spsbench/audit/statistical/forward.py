@@ -138,7 +138,7 @@ def reload_in_float32(model: PreTrainedModel) -> PreTrainedModel | None:
 
 
 def _compute_as_stock(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
-    """Compute a layer that an engine packed as its stock one."""
+    """Return what the stock layer of a packed one computes, in float32 if `wide`."""
     stock = deepcopy(module)  # the copy of a stand-in is the stock layer
     return (stock.float() if wide else stock)(*inputs, **options)
 

@@ -139,7 +139,7 @@ def of_vocabulary(
 
 
 def sets_of(at: TextPositions, favoured: Bits) -> Bits:
-    """Return [n, D, W] the outcomes of each direction."""
+    """Return [n, D, W] the outcomes of each direction, but for the tail only visible ones."""
     sets = np.stack([favoured, at.argmax, at.ends, at.tail], axis=1)
     if at.visible is not None:
         sets[:, :TAIL] &= at.visible[:, None]

@@ -168,7 +168,10 @@ def mean_and_errors(shifts: Sequence[Floats]) -> Floats:
 
 
 def referee_of(cell: Cell, loaded: Loaded) -> Referee:
-    """Return the referee of texts of `cell`, with its draft if that has the same vocabulary."""
+    """Return the referee of texts of `cell`, with its draft if that has the same vocabulary.
+
+    Weights are loaded again where memory allows, except those of custom code or random ones.
+    """
     reload = not (cell.target.trust_remote_code or cell.random)
     shared = loaded.draft is not None and loaded.draft_tokenizer is None
     over = loaded.vocab_size, processors_of(cell, loaded)

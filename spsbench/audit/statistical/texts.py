@@ -123,7 +123,7 @@ Examined = tuple[list[Evidence], list[Impossible]]  # of a text, the first for e
 
 
 def audit_jobs(prompts: Sequence[NamedPrompt]) -> Iterator[AuditJob]:
-    """Yield jobs without end: for each prompt one ArS text between three SpS texts."""
+    """Yield jobs without end: for each prompt one ArS text among three SpS texts, all new."""
     for cycle in count():
         for prompt in prompts:
             yield AuditJob(True, prompt, 3 * cycle)

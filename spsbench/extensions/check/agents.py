@@ -110,7 +110,7 @@ async def check_streams(texts: CheckTexts) -> ServerGreedy:
 
 
 def chat(texts: CheckTexts, prompt: str, tokens: int) -> Ask:
-    """Return a greedy chat, without log-probabilities."""
+    """Return the request of a greedy chat of up to `tokens`, without log-probabilities."""
     return Ask(prompt, tokens, 0.0, texts.plan.seed, chat=True, ignore_eos=False)
 
 
@@ -162,7 +162,7 @@ async def compare_forms(
 
 
 async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> list[Reply]:
-    """Return a server's replies to 1 or more `requests`, in order: those kept, or asked for."""
+    """Return server `name`'s replies to 1 or more `requests`; new ones are asked for and kept."""
     server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
 
     async def post(ask: Ask, more: Mapping[str, Any]) -> Reply:

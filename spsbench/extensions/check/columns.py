@@ -159,7 +159,11 @@ class TopLists:
         return not row.top or (row.is_lowest and len(row.top) == 1 < self._length)
 
     def _columns_of(self, row: "Listed") -> Stated:
-        """Return a row's tokens that its prefix alone had listed; empty: none of them is sure."""
+        """Return a row's tokens that its prefix alone had listed; empty: none of them is sure.
+
+        A cut row lists all of them. Where all rows have one length, an emitted token beside the
+        likeliest is left out; else the tokens are those above the last entry that every list has.
+        """
         if row.is_cut:
             return row.top
         if self._is_unstated(row) or not (row.has_emitted or self._lists_emitted):

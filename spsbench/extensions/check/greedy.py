@@ -60,7 +60,7 @@ class ServerGreedy(GreedyResult):
         return f"{line}; not decided, as {doubt}" if doubt else line
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, with the `line`, without the logits."""
+        """Return all fields and the `line` as plain values, without the logits."""
         values = {**asdict(self), "line": self.line}
         for comparison in values["compared"]:
             del comparison["logits"]  # servers give none

@@ -152,12 +152,12 @@ class CheckOptions(ProcessorSettings):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the parts of the check."""
+        """Return the parts of the check: those of `only`, else law, greedy and speed."""
         return self.only or PARTS
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Return the temperatures of sampled texts, in rotation."""
+        """Return the temperatures of sampled texts in turn; by default 1, and 0.5 with weights."""
         default = (1.0, 0.5) if self.weights else (1.0,)
         return tuple(map(float, self.temperature)) or default
 
@@ -184,7 +184,7 @@ class CheckOptions(ProcessorSettings):
         return self.together or min(TOGETHER, max(self.concurrency))
 
     def header(self) -> dict[str, Any]:
-        """Return the options that kept answers depend on."""
+        """Return the options that kept answers depend on, by their names in files, unless off."""
         return {n: v for n, v in self._in_file(HEADER).items() if n not in OFF or v != OFF[n]}
 
     def changeable(self) -> dict[str, Any]:

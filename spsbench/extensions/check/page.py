@@ -56,7 +56,7 @@ def server(checked: Checked) -> str:
 
 
 def check_tables(checked: Checked) -> list[TextTable]:
-    """Return the tables of all figures that there are; those without rows are left out."""
+    """Return tables of shares, unlike greedy texts, scenarios, acceptance, speed, unless empty."""
     listed = []
     rows: list[tuple[str, ...]]
     if sampled := checked.law:
@@ -109,7 +109,7 @@ def check_tables(checked: Checked) -> list[TextTable]:
 
 
 def format_known(value: float | None, digits: int) -> str:
-    """Format a figure; one that is none, or not finite, is not known."""
+    """Format a figure to `digits` decimal places; `n/a` for None, NaN and infinity."""
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 

@@ -205,7 +205,7 @@ class Sampled:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
     async def _sample(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
-        """Return (number, text) of a batch at audited temperatures; OWN's join `_answers`."""
+        """Ask for a batch; return (number, text) at audited temperatures. OWN's join `_answers`."""
         ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
         asks = []
         for i in batch:

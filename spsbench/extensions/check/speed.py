@@ -93,7 +93,10 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
 
 
 def figures_of(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
-    """Return a server's figures over blocks of one concurrency, None for a figure not known."""
+    """Return a server's figures over blocks of one concurrency, None for a figure not known.
+
+    Requests without times count as failed; the machine's rate needs the tokens of all timed ones.
+    """
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
     sums = jackknife([(answer,) for answer in timed])
@@ -121,7 +124,11 @@ def compare_requests(
     own_level: LoadFigures,
     other: LoadFigures,
 ) -> Ratios:
-    """Return ratios, above 1 if the server is better, of requests timed at equal places on both."""
+    """Return ratios, above 1 if the server is better, of requests timed at equal places on both.
+
+    `own_level` and `other` are the figures of server and baseline, whose `machine` rates are
+    compared. A ratio is None where it is not known.
+    """
     pairs = [
         (b, a)
         for one, two in zip(blocks, base, strict=False)

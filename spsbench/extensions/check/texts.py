@@ -81,7 +81,7 @@ class CheckTexts:
             self.remark(f"{name}: texts end before the {asked} tokens asked for {why}")
 
     def report(self, part: str, done: int, total: int) -> None:
-        """Show how much of a part is done."""
+        """Set the progress to `done` of `total` of a part, and hand it to `watch`."""
         self.progress.part, self.progress.done, self.progress.total = part, done, total
         self.watch(self.progress)
 
@@ -174,7 +174,7 @@ class CheckTexts:
         return replace(ask, processors=self.plan.processors.changed | biases)
 
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
-        """Return an answer's prompt ids by the weights, remark others. LookupError: no weights."""
+        """Return an answer's prompt ids by weights; remark unlike ones. LookupError: no weights."""
         if self.weights is None:
             raise LookupError("no weights to score with")
         ids, remark = self.weights.prompt(text, answer, chat=self.plan.chat)
@@ -215,7 +215,7 @@ class CheckTexts:
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
     ) -> list[Any]:
-        """Return the jobs' results in order, `together` at a time; an error cancels the others."""
+        """Return the jobs' results in order, `together` (or `batch`) at once; errors cancel all."""
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:

@@ -219,7 +219,7 @@ class LoadedDrafterContext:
         return kept
 
     def target(self) -> TargetParts:
-        """Return the target's embeddings, head and configuration."""
+        """Return the target's embeddings, head and configuration; UsageError: not in the plan."""
         self._check(self._plan.target, "parts of the target", "uses_target")
         return TargetParts.of(self._loaded.target, self.vocab_size)
 
@@ -261,7 +261,7 @@ class LoadedDrafterContext:
         return in_row(lm, self._batch, DRAFT, self._cell)
 
     def _target_engine(self, what: str) -> Engine:
-        """Return the target's engine, for a draft with the target's weights."""
+        """Return the target's engine; UsageError, which says `what`: the plan has no target."""
         self._check(self._plan.target, what, "uses_target")
         engine: Engine = make("engines", self._cell.target.engine)
         return engine
@@ -299,7 +299,7 @@ class LoadedDrafterContext:
 
 
 def in_row(lm: LM, batch: Batch | None, order: int, cell: Cell) -> LM:
-    """Return `lm` in a row of `batch`, if there is one; with rank 0's scores, if there are more."""
+    """Return `lm` as a row of `batch`, if there is one; if ranks share, with rank 0's scores."""
     lm = lm if batch is None else BatchedLM(lm, batch, order)
     return InStepLM(lm) if cell.ranks > 1 else lm
 

@@ -126,12 +126,12 @@ class GrammarTokens:
 
     @cached_property
     def _long(self) -> Numbers:
-        """[V] what puts single characters before all other tokens."""
+        """Return [V], what puts single characters before all other tokens."""
         return np.array([0 if len(word) == 1 else 1 << 30 for word in self._words])
 
     @cached_property
     def _marks(self) -> tuple[list[int], list[int]]:
-        """The tokens `q` and `Q`, with which no value of JSON begins, and the quotes."""
+        """Return the tokens `q` and `Q`, with which no value of JSON begins, and the quotes."""
         every = [*enumerate(self._words)]
         return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
@@ -223,7 +223,7 @@ class MatcherAutomaton:
         return mask
 
     def _restart(self) -> None:
-        """Read the text again, from the first state."""
+        """Read the text again, from the first state; DataError: it cannot be read."""
         self._matcher = self._first.deep_copy()
         if self._matcher.try_consume_tokens(self._read) != len(self._read):
             refuse_error(self._matcher)

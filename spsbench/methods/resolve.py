@@ -118,7 +118,10 @@ def check_warp(configuration: Configuration) -> None:
 
 
 def check_constraint(cell: CellRequest) -> None:
-    """Raise UsageError for a constraint that decoder, number of ranks or sampling do not allow."""
+    """Raise UsageError for a constraint that decoder, ranks or sampling do not allow.
+
+    The decoder must be native or openai, the ranks one; `settings.constraint` checks the text.
+    """
     kind = constraint_kind(cell)
     if kind is None:
         return

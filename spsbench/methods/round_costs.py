@@ -39,7 +39,7 @@ class RoundCosts(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, float | str]:
-        """Return the arguments of a schedule."""
+        """Return `draft`, `row` (several costs as text, 0.03-0.06) and `fixed` of a schedule."""
         row = "-".join(f"{cost:g}" for cost in self.row) if len(self.row) > 1 else self.row[0]
         return {**self._asdict(), "row": row}
 
@@ -57,7 +57,7 @@ _known: dict[str, RoundCosts] = {}
 
 
 def asks_for_costs(cell: CellRequest) -> bool:
-    """Return whether a cell's schedule takes the costs of this machine."""
+    """Return whether a cell's schedule takes the costs of this machine: `costs=here`."""
     return dict(cell.schedule.args).get("costs") == HERE
 
 
@@ -114,7 +114,7 @@ def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
 
 
 def key_of(cell: CellRequest) -> str:
-    """Return the models, the drafter and the GPU of a cell in words."""
+    """Return the models, the drafter and the GPU of a cell in words: the key of its costs."""
     fields = ("id", "revision", "weights", "dtype", "engine", "device")
     models = (
         " ".join(str(v) for name in fields if (v := getattr(model, name))) for model in cell.models
@@ -133,7 +133,7 @@ def costs_file() -> Path | None:
 
 
 def read_kept(path: Path) -> dict[str, RoundCosts]:
-    """Return the costs of a file; none where it is missing or damaged."""
+    """Return the costs in a file by `key_of`; none where it is missing or damaged."""
     try:
         return msgspec_json.decode(read_file(path, LIMIT), type=dict[str, RoundCosts])
     except (OSError, MsgspecError, RecursionError):

@@ -25,11 +25,7 @@ class Work(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Check this machine, before the first unit.
-
-        Raises:
-            SpsError: the work cannot be done here. The run ends with it.
-        """
+        """Check this machine, before the first unit; SpsError, with which a run ends: it cannot."""
 
     @abstractmethod
     def __call__(self, unit: Any) -> Any:

@@ -45,7 +45,7 @@ class Given:
         self.requests: list[tuple[Purpose, int]] = []
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] float64 in [0, 1)."""
+        """Return [n] float64 in [0, 1), the purpose's first numbers moved; note the request."""
         self.requests.append((purpose, n))
         moved = torch.tensor(self.numbers[purpose][:n], dtype=torch.float64) + self.shift
         return moved.clamp(0.0, 1 - 2.0**-53)

@@ -145,7 +145,10 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return drafts[i] of the file, uncut, i tokens after its longest fitting prompt; or ()."""
+        """Return drafts[i] of the file, uncut, i tokens after its longest fitting prompt; or ().
+
+        A file that was replaced is read anew; ValueError, KeyError or OSError: it is no script.
+        """
         if self._read_at != self._path.stat().st_mtime_ns:
             self._read()
         for length, by_prompt in self._drafts.items():

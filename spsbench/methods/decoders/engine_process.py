@@ -107,7 +107,7 @@ class EngineProcess:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process, close its pipes, and wait for its end."""
         self._process.kill()
         for pipe in (self._input, self._output, self._errors):
             with suppress(OSError):
@@ -119,7 +119,7 @@ _RUNNING: dict[str, EngineProcess] = {}
 
 
 def close_engines() -> None:
-    """End the engines of this process."""
+    """Close the engines that this process runs, and forget them."""
     while _RUNNING:
         _RUNNING.popitem()[1].close()
 

@@ -158,7 +158,7 @@ class OpenVino:
             """Notes each block of tokens."""
 
             def write(self, tokens: Any) -> Any:
-                """Note one block."""
+                """Note one block, and have the pipeline go on."""
                 listed = tokens if isinstance(tokens, list) else [tokens]
                 blocks.append((listed, time.perf_counter() - began, drafted))
                 return genai.StreamingStatus.RUNNING

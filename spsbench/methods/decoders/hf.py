@@ -63,7 +63,7 @@ class Blocks:
         self._scored = int(keep)
 
     def put(self, tokens: Tensor) -> None:
-        """Record one block."""
+        """Record one block, the time, and the tokens that were drafted for it."""
         block = HfRound(tokens.flatten().tolist(), time.perf_counter(), self._scored - 1)
         self._length += len(block.tokens) if self.blocks else 0
         self.blocks.append(block)
@@ -231,7 +231,10 @@ def config_of(
     padding: Sequence[int] = (),
     processors: Processors | None = None,
 ) -> GenerationConfig:
-    """Return limits, sampling and processors as a generation config; `padding` is never drawn."""
+    """Return limits, sampling and processors as a generation config; `padding` is never drawn.
+
+    Temperature 0 is greedy, whatever the other values of the warp are.
+    """
     sampling: dict[str, Any] = {"do_sample": False}
     if warp.temperature > 0:
         sampling = {"do_sample": True, **asdict(warp)}

@@ -104,7 +104,7 @@ class SharedTokensDrafter(Drafter):
         return Draft(torch.cat(tokens), torch.stack(draft_probs))
 
     def _restricted(self, logits: Tensor) -> Tensor:
-        """Map [1, V of the draft] logits to [1, V of the target]; unshared tokens get none."""
+        """Map [1, V of the draft] logits to [1, V of the target]; unshared tokens get -inf."""
         ours, theirs = self._pairs.to(logits.device)
         wide = logits.new_full((1, self._vocab_size), -torch.inf)
         wide[:, ours] = logits[:, theirs]
@@ -224,7 +224,7 @@ class OwnTokens:
         return torch.tensor(ids[kept:], dtype=torch.int64)
 
     def logits(self, feed: Tensor) -> Tensor:
-        """Return the [1, V] logits after the tokens from `align`, or after drafted ones."""
+        """Feed the tokens from `align`, or drafted ones; return the [1, V] logits after them."""
         logits = self.lm.append(feed, keep=1).logits
         self._cached += self._pending
         self._pending = []

@@ -60,11 +60,11 @@ class Frontier:
         lm.commit(min(lm.length, len(context.tokens) - 1))
 
     def defer(self, context: Context) -> None:
-        """Take note of a round without a draft."""
+        """Bring the cache up to a round without a draft, as `settle` does for one with a draft."""
         self.settle(context)
 
     def fitting(self, nodes: list[int]) -> list[int]:
-        """Return the first of `nodes`, as many as may still be fed after the text and others."""
+        """Return the first of `nodes`, as many as may still be fed within the limit of context."""
         return nodes if self.limit is None else nodes[: max(0, self.limit - self.lm.length)]
 
     def depth(self, context: Context, k: int) -> int:
@@ -101,14 +101,14 @@ class Frontier:
         return None
 
     def drop_newest(self, count: int) -> None:
-        """Forget the newest `count` nodes that were fed."""
+        """Forget the newest `count` nodes that `roll_out` fed; it feeds none here."""
 
     def spread(self, rows: Tensor, fill: float) -> Tensor:
-        """Spread [n, Vd] rows to [n, V]: `fill` for tokens that are not known."""
+        """Return [n, Vd] rows as [n, V], `fill` for unknown tokens; here, where none is, as is."""
         return rows
 
     def renumber(self, order: Sequence[int]) -> None:
-        """Renumber the nodes: the draft is returned as `order`, in that order."""
+        """Give fed nodes their numbers in `order`, the returned draft, and forget the others."""
         place = {node: number for number, node in enumerate(order)}
         self._rows = {place[node]: row for node, row in self._rows.items() if node in place}
 
@@ -117,12 +117,12 @@ class Frontier:
         return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, before those."""
+        """Feed nodes of one depth; return [n, V] logits, before constraint and processors."""
         self._add(nodes, parents)
         return self.lm.append(tokens, keep=len(nodes), parents=torch.tensor(self._parents)).logits
 
     def _add(self, nodes: Sequence[int], parents: Sequence[int]) -> None:
-        """Add nodes to those that are fed."""
+        """Note `nodes` below `parents` as the rows that are fed next."""
         for node, parent in zip(nodes, parents, strict=True):
             self._rows[node] = len(self._parents)
             self._parents.append(self._rows[parent] if parent >= 0 else -1)

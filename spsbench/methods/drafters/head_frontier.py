@@ -135,7 +135,7 @@ class HiddenReader(Frontier):
         return torch.stack([self._states[node] for node in nodes])
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        """Return what `roll_out` does after the text, where rows depend on no path."""
+        """Draw and feed n nodes after the text, as `roll_out`; None, as here: it cannot."""
         return None
 
     @abstractmethod
@@ -294,7 +294,7 @@ class HeadFrontier(HiddenReader):
         return self._spread(outputs[:, width:])
 
     def _chain(self, m: int, past: int = 0) -> tuple[RowPositions, Tensor | None]:
-        """Return the places of m rows, `past` after the text's, and their mask."""
+        """Return places of m rows, `past` after the text's, and their mask; None: not needed."""
         start = self._read + past
         return (
             self.network.rotary.rows(start, m, self._dtype),

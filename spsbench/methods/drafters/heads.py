@@ -88,11 +88,7 @@ class HeadDrafter(Arguments):
         return drafter.over(frontier(network, target, context.cache(), context.together))
 
     def frontier_of(self, network: Any) -> type[HiddenReader]:
-        """Return the frontier that grows drafts with `network`.
-
-        Raises:
-            UsageError: the arguments ask for drafts that it cannot grow.
-        """
+        """Return the frontier that grows drafts with `network`; UsageError: it cannot do so."""
         return self.frontier
 
     def over(self, frontier: Frontier) -> Drafter:

@@ -58,7 +58,7 @@ class HybridDrafter(Drafter):
     def open(
         cls, context: DrafterContext, first: str = FIRST, then: str = THEN, least: int = 3
     ) -> Self:
-        """Open both."""
+        """Open both drafters at the context, and return a hybrid over them."""
         parts = (make("drafters", parse_inner(text), context) for text in (first, then))
         return cls(*parts, least=least, vocab_size=context.vocab_size)
 
@@ -123,7 +123,7 @@ class Silence:
     """The noise of `first`, which must not draw: a draw would bias the later draft."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Refuse to return a uniform."""
+        """Return no uniform for n = 0; UsageError: more are asked for."""
         if n > 0:
             raise UsageError(f"{HYBRID}: its first drafter samples: expected a deterministic one")
         return torch.empty(0, dtype=torch.float64)

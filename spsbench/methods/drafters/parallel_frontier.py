@@ -36,7 +36,7 @@ class ParallelFrontier(HiddenReader):
         return self._count
 
     def _root(self, context: Context) -> Tensor:
-        """Look once for all depths; return the [1, V] logits after the text."""
+        """Run the head's one pass for all depths; return the [1, V] logits after the text."""
         token = send(torch.tensor(context.tokens[-1]), self._target.device)
         self._seen = self.network.look(self._newest, token, self._read, self._count, self._by)
         self._cache.keep(self._read)  # what the look wrote is of this round alone

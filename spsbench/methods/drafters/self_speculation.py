@@ -63,7 +63,10 @@ class Self(Arguments):
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
-        """Open a drafter over a part of the cache if there is a window, else over fewer layers."""
+        """Open a drafter over a part of the cache if there is a window, else over fewer layers.
+
+        With `first` that drafter drafts for the one over the part. ValueError: they conflict.
+        """
         drafter = cls(**arguments)
         if drafter.window is not None:
             sinks = SINKS if drafter.sinks is None else drafter.sinks

@@ -241,7 +241,7 @@ def parse_probabilities(text: str | float) -> tuple[float, ...]:
 
 
 def drawn_as(siblings: str) -> Drawn:
-    """Return the `Drawn` that a word for siblings means."""
+    """Return the `Drawn` that a word for siblings means; ValueError: another word."""
     if siblings not in SIBLINGS:
         raise ValueError(f"siblings is {siblings!r}: expected one of {', '.join(SIBLINGS)}")
     return SIBLINGS[siblings]

@@ -198,7 +198,7 @@ class EarlierTexts:
         self._seen: Sequence[int] = ()  # the text that is being made
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Index the output of the last text, and hide those for `prompt`."""
+        """Index the output of the last text, and hide what only outputs for `prompt` have."""
         if output := list(self._seen[self._length :]):
             self._add(self._prompt, output)
         self._seen, self._prompt, self._length = (), hash(tuple(prompt)), len(prompt)

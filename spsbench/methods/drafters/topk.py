@@ -116,6 +116,6 @@ def likeliest(
 
 
 def best(nodes: Sequence[Node], most: int, first: int = 0) -> list[int]:
-    """Return the numbers, from `first` on, of the likeliest nodes; ties go to the earlier one."""
+    """Return the numbers, from `first` on, of the `most` likeliest nodes; of equals the earlier."""
     order = sorted(range(len(nodes)), key=lambda i: -nodes[i].score)
     return [first + i for i in order[:most]]

@@ -103,7 +103,7 @@ class AcceptanceSums(NamedTuple):
     tested: float = 0.0
 
     def after(self, counts: tuple[int, int], decay: float) -> "AcceptanceSums":
-        """Return the sums after a round."""
+        """Return the sums after a round of `counts` (kept, tested); earlier ones times `decay`."""
         return AcceptanceSums(decay * self.kept + counts[0], decay * self.tested + counts[1])
 
     def alpha(self, prior: float, weight: float) -> float:

@@ -198,7 +198,7 @@ def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[TaskPart]) -> None:
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return a table's task with `data` as an argument; UsageError: no spec, no use for `data`."""
+    """Return a table's task and `data` as a spec; UsageError: no spec, or no place for `data`."""
     try:
         spec = fix_spec(Spec.of_task(table.task))
     except ValueError as error:
@@ -268,7 +268,7 @@ def make_parts(
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read an experiment file: its top level, and its `[[part]]` tables, without any [{}]."""
+    """Return an experiment file's top level and `[[part]]` tables, or [{}]; SpsError: unusable."""
     tables = read_toml(path, "an experiment in TOML")
     parts = tables.pop("part", [{}])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):

@@ -98,7 +98,7 @@ class Grid:
     def _drafting_here(self, point: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
         """Return `point` with the options of `method`; a decoder of `ELSEWHERE` gets only `k`.
 
-        The others are for other decoders of the grid; without one they stay, to be refused later.
+        The others are for other decoders of the grid; without such they stay, to be refused later.
         """
         decoders: tuple[Spec, ...] = self.axes.get("decoder", ())
         some_are_ours = any(decoder.name not in ELSEWHERE for decoder in decoders)

@@ -19,7 +19,7 @@ class PromptTask(Task):
     is_asked = False  # whether each prompt is a message to an instruct model
 
     def hold(self, title: str, samples: Sequence[Sample], max_new_tokens: int) -> None:
-        """Keep title, samples (prompts are texts of the data) and length; ValueError: length 0."""
+        """Keep title, samples (texts of the data as prompts), length; ValueError: no new tokens."""
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
         self.title, self._samples, self.max_new_tokens = title, samples, max_new_tokens

@@ -78,7 +78,7 @@ def text_before_function(problem: Problem) -> str:
 
 
 def _candidates(answer: str) -> Iterator[str]:
-    """Yield an answer's possible programs: code blocks, then code outside of them."""
+    """Yield an answer's possible programs: code blocks, then lines outside that begin as code."""
     blocks, text = split_answer(without_thinking(answer))
     yield from blocks
     lines = text.split("\n")

@@ -100,7 +100,7 @@ def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]
 
 
 def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield the items of a JSON list that is not too long, else the rows of lines; DataError."""
+    """Yield a JSON list's items, if not too long, else the rows of lines; DataError: bad rows."""
     start, items = b"", None
     if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
         start = file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)

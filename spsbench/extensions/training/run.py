@@ -224,7 +224,7 @@ class Trainer:
     def _best_gain(
         self, folder: Folder, drafter: str, measured: Any
     ) -> Callable[[Sequence[float]], Gain] | None:
-        """Return a function from a reach to its best gain, by the costs of a round; None: unknown.
+        """Return a function from a reach to its best gain, by the costs of a round; None: no costs.
 
         Costs are `measured`, or of the folder, or measured here and kept there; they depend on the
         drafter's shape alone. Without those of the drafter a note is logged.

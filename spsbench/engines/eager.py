@@ -161,7 +161,10 @@ class EagerLM:
 
     @torch.inference_mode()
     def together(self, passes: Sequence[Fed]) -> list[Scores]:
-        """Make passes with one key by `shares` as one, and cache them; return each one's scores."""
+        """Make passes with one key by `shares` as one; return the scores of each, in order.
+
+        Each session's cache grows by its tokens. Mean experts are those of the common pass.
+        """
         ends = list(accumulate((len(fed.tokens) for fed in passes), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
         texts = [

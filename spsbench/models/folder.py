@@ -190,10 +190,7 @@ def _name_unread(files: Sequence[Path], folder: Path) -> None:
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Raise DataError for floats of 8 bits or less, or a weight of integers, which read as noise.
-
-    A config that says how its weights are quantised passes whatever they are.
-    """
+    """Raise DataError for narrow floats or integer weights, unless the config says quantised."""
     if any(part.get("quantization_config") for part in (config, config.get("text_config") or {})):
         return
     for name, header in headers.items():

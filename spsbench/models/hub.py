@@ -64,7 +64,10 @@ def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
 
 
 def _cached_snapshot(ref: ModelSpec, access: Access, offline: bool) -> Path:
-    """Return the cached folder of `ref`; UnavailableError: none whole. DataError: only pickles."""
+    """Return the cached folder of `ref`, and log that the hub is not reached unless `offline`.
+
+    UnavailableError: not cached, or only in part. DataError: only pickles, which are not allowed.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
@@ -129,7 +132,10 @@ def hub_address() -> str:
 
 
 def reachable(timeout: float = 3.0) -> bool:
-    """Return whether the hub answers within `timeout` seconds, be it with an error; remember it."""
+    """Return whether the hub answers within `timeout` seconds, be it with an error; remember it.
+
+    Only http and https are tried. The thread that asks may outlive a name server's silence.
+    """
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen  # slow: only where a hub is asked
 
@@ -289,7 +295,10 @@ def check_disk(what: str, size: int, cache: Path, variable: str) -> None:
 
 
 def _translate_error(error: Exception, ref: ModelSpec, address: str) -> SpsError:
-    """Return an error of the hub's libraries as ours: what it was, and what to do."""
+    """Return the SpsError for an error of the hub's libraries: what it was, and what to do.
+
+    MissingError: no such one. PermissionDeniedError, OutOfMemoryError: disk. Else UnavailableError.
+    """
     from huggingface_hub import errors
 
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"

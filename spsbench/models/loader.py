@@ -246,9 +246,6 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
             )
 
 
-# Weights that several ranks share: each reads its part.
-
-
 def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedModel:
     """Load this rank's share of the model in `folder`, while the other ranks load theirs.
 

@@ -66,10 +66,7 @@ def heads_in(drafts: Iterable[str], revision: str | None, facts: ModelFacts) -> 
 
 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
-    """Return the name of the drafter of a head, downloaded if needed; None: it is no head.
-
-    None also if the files cannot be found: loading reports that error.
-    """
+    """Return the drafter of a head, which may be downloaded; None: no head, or not to be found."""
     if named_gguf(draft.id):
         return None
     try:
@@ -80,10 +77,7 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
 
 
 def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
-    """Check local heads for the drafters that read them, by their files; DataError: unusable.
-
-    Heads at the hub are checked when they are loaded.
-    """
+    """Check local heads by their files for the drafters that read them; DataError: one is unfit."""
     seen = set()
     for cell in cells:
         target, draft, drafter = cell.target, cell.draft, head_part(cell.drafter)

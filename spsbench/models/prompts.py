@@ -21,10 +21,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 def prompts_in_batch(prompt: Any) -> list[Any] | None:
-    """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
-
-    None: it is one prompt, as an empty list is.
-    """
+    """Return the prompts of a list of texts, of lists of ids or of chats; None: one, as [] is."""
     several = isinstance(prompt, list | tuple) and len(prompt) > 0
     return [*prompt] if several and all(isinstance(p, str | list | tuple) for p in prompt) else None
 

@@ -107,7 +107,10 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Return an answer's counts; None: some are not told. RangeError: they cannot be true of it."""
+    """Return an answer's counts; None: some are not told. RangeError: they cannot be true of it.
+
+    Read are vLLM's, SGLang's or llama-server's; its rounds are its tokens less those accepted.
+    """
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)
     emitted: int | None = answer.tokens
@@ -257,7 +260,10 @@ Passes = tuple[int, list[Step]]
 
 
 def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
-    """Return (number of passes, (drafted, accepted) of their rounds) in order; None: only sums."""
+    """Return the passes of an answer in order; None: its counts and chunks tell only sums.
+
+    An item is a number of passes, and (drafted, accepted) of each round with a draft in them.
+    """
     vllm = answer.counts.vllm
     if vllm and vllm.per_step_accepted is not None and vllm.per_step_drafted is not None:
         accepted, drafted = vllm.per_step_accepted, vllm.per_step_drafted

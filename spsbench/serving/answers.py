@@ -153,7 +153,10 @@ class AnswerReader:
         return len(self.answer.stamps) > pieces
 
     def _add(self, at: float, value: Any) -> None:
-        """Add a chunk or whole answer of OpenAI's schema to `answer`; FieldError: another one."""
+        """Add a chunk or whole answer of OpenAI's schema to `answer`; FieldError: another one.
+
+        Text, reasoning, ids, tokens and the time are appended; counts, prompt and end replaced.
+        """
         answer, chunk = self.answer, read_json(value, wire.Chunk)
         if usage := chunk.usage:
             answer.prompt_tokens = first_known(usage.prompt_tokens, answer.prompt_tokens)

@@ -144,7 +144,10 @@ class Server:
         return answer
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
-        """Return a request's path and body for the engine; DataError: an option that it lacks."""
+        """Return a request's path and body for the engine; DataError: an option that it lacks.
+
+        The path is SGLang's or OpenAI's, of a chat or a completion. Refused fields are left out.
+        """
         is_list = isinstance(ask.prompt, tuple)
         prompt: Any = list(ask.prompt) if is_list else ask.prompt
         params = {"temperature": ask.temperature, **self._sampling(ask), **self._constraint(ask)}

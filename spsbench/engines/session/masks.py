@@ -164,10 +164,7 @@ def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
 
 @contextmanager
 def narrow_windows(model: PreTrainedModel) -> Iterator[bool]:
-    """Narrow the windows of `model` for a trial of a few tokens; yield whether it has any.
-
-    Use it for masks alone: generate no text within it.
-    """
+    """Narrow the windows of `model` in a block, to try masks alone; yield whether it has any."""
     config = model.config.get_text_config()
     if windows_of(model) is None:
         yield False

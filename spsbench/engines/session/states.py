@@ -52,10 +52,7 @@ def takes_masks(model: PreTrainedModel) -> bool:
 def feed_tokens(
     model: PreTrainedModel, tokens: Tensor, cache: DynamicCache, keep: int, start: int = 0
 ) -> Any:
-    """Return the output of a stock pass over `tokens` [m], with logits of the last `keep`; 0: all.
-
-    `start` is the number of tokens in the cache.
-    """
+    """Return the output of a stock pass after `start` tokens; logits of the last `keep`, 0: all."""
     ids = tokens[None].to(model.device)
     places = torch.arange(start, start + len(tokens), device=model.device)[None]
     past: dict[str, Any] = {"past_key_values": cache, "position_ids": places}

@@ -78,10 +78,7 @@ def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
 
 
 def _check_widths(values: Mapping[str, Any], head: Header, file: Path) -> None:
-    """Raise DataError where keys or values of a head are not as wide as the config's `values` say.
-
-    A file that states no widths passes.
-    """
+    """Raise DataError where stated widths of a head's keys or values are not those of `values`."""
     keys = head.keys
     for key in "attention.key_length", "attention.value_length":
         width = keys.get(key)

@@ -153,7 +153,10 @@ def blocks_in_words(folder: str | Path) -> str | None:
 
 
 def _write(file: Path, head: Header, folder: Path) -> None:
-    """Write model, tokenizer, generation config and blocks; DataError: not all can be read."""
+    """Write model, tokenizer, generation config and blocks; DataError: not all can be read.
+
+    Refused are an architecture, keys, tensors and rotary positions that transformers does not read.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN

@@ -148,10 +148,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _missing(begun: bytes, content: bytes) -> int:
-    """Return how many bytes of `content` complete the character that `begun` begins; all if none.
-
-    0 where `begun` is empty.
-    """
+    """Return how many bytes of `content` complete `begun`, 0 if empty; all if none completes it."""
     if not begun:
         return 0
     for length in range(1, len(content) + 1):

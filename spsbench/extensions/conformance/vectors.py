@@ -161,7 +161,10 @@ def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: b
 def round_of(
     shape: Sequence[int], drawn: Drawn, stream: random.Random
 ) -> tuple[Draft, Tensor] | None:
-    """Draw a draft of a shape, and make [N + 1, V] q, context first; None: siblings run out."""
+    """Draw a draft of a shape and [N + 1, V] q of toy models, context first; None: no token left.
+
+    Deterministic and distinct siblings differ; a deterministic draft has no probs.
+    """
     vocab = max(map(shape.count, shape), default=1) + stream.randrange(1, 3)
     pair = ToyPair(vocab, stream.randrange(1 << 30), KINDS)
     paths: list[tuple[int, ...]] = [()]

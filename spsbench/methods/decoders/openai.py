@@ -198,7 +198,10 @@ class OpenAiDecoder(Decoder):
         return replace(server, client=client)
 
     def _ask(self, server: Server, prompt: EnginePrompt, tokens: int, seed: int) -> Ask:
-        """Return the request, by ids if the server takes them; DataError: it takes neither form."""
+        """Return the request for `tokens` tokens, with the cell's sampling, constraint and ends.
+
+        The prompt goes as ids if the server takes them; DataError: no form that it takes.
+        """
         cell, usual = self._cell, WarpSettings()
         kind = constraint_kind(cell)
         warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}

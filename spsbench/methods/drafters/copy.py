@@ -80,7 +80,10 @@ class CopyDrafter(RuleDrafter):
         return [self._source[at : at + max(ks)]] * len(ks)
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""
+        """Return the range [first, last) of `prompt` tokens that are wholly between the markers.
+
+        A marker that is not given, or not in the prompt, leaves that side as the prompt has it.
+        """
         if not (self._after or self._before):
             return 0, len(prompt)
 

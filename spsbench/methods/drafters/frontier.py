@@ -21,11 +21,9 @@ class Frontier:
 
     Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
     Logits are -inf for tokens that the constraint of the text does not allow, and changed by the
-    processors of the text; a row in which no known token is left stays as it is. Probs are reported
-    as they are drawn from.
-
-    Attributes:
-        narrow: logits are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V].
+    processors of the text; a row in which no known token is left stays as it is. Where it is
+    `narrow` they are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V]. Probs are
+    reported as they are drawn from.
     """
 
     limit: int | None

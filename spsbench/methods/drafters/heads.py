@@ -103,8 +103,7 @@ class HeadDrafter(Arguments):
 class Eagle(HeadDrafter):
     """A drafter over a head of EAGLE-1's shape.
 
-    Args:
-        order: the half of `fc` that reads first, `embedding` or `feature`.
+    `order` is the half of `fc` that reads first, `embedding` or `feature`.
     """
 
     frontier = HeadFrontier
@@ -174,8 +173,7 @@ class ParallelHead(HeadDrafter):
 class Mlp(HeadDrafter):
     """A drafter over an MLP speculator.
 
-    Args:
-        scaled: `yes` or `no`, whether the hidden state is normed first.
+    `scaled` is `yes` or `no`, whether the hidden state is normed first.
     """
 
     frontier = ParallelFrontier
@@ -197,8 +195,7 @@ class DFlash(HeadDrafter):
 class Falcon(HeadDrafter):
     """A drafter over a Falcon head.
 
-    Args:
-        recurrence: `text` or `none`, which a file of its authors leaves open.
+    `recurrence` is `text` or `none`, which a file of its authors leaves open.
     """
 
     frontier = BlockFrontier

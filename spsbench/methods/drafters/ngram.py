@@ -26,10 +26,9 @@ SOURCES = ("text", "prompt")
 
 
 class LookUpDrafter(Drafter):
-    """A drafter by rule and without a model; `shared`: over a memory of earlier generations, too.
+    """A deterministic drafter without a model; `shared`: over a memory of earlier texts, too.
 
-    Attributes:
-        remembers: makes the memory, which is `earlier` then.
+    `remembers` makes the memory, which is `earlier` then.
     """
 
     drawn = Drawn.POINT

@@ -128,7 +128,7 @@ class BlockFrontier(HiddenReader):
         return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in parents_at])
 
     def _grow(self, nodes: Sequence[int]) -> None:
-        """Predict a block after each node that ends one, all in one pass."""
+        """Predict a block after each node that ends one, in one pass, and place the node there."""
         network, n, k = self.network, len(nodes), self.network.block
         ends = [self._at[node] for node in nodes]
         before = [self._blocks[at.block] for at in ends]

@@ -76,7 +76,7 @@ class RecyclingDrafter(LookUpDrafter):
         self._looked_up, self._drafted_at = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Learn from the last pass, then follow the rows from the newest token, up to `k` deep."""
+        """Learn from the last pass; draft along the rows a chain, or a tree, up to `k` deep."""
         x = context.tokens
         if context.last is not None:
             self._count_hits(x)

@@ -21,10 +21,8 @@ MOST_SUFFIXES = 64  # the longest suffixes of the text, whose counts a token upd
 class SuffixAutomaton:
     """An index of all substrings of the texts added so far; none spans two texts.
 
-    Attributes:
-        last: the state of the whole text so far.
-        hidden: owner of texts whose substrings are not looked at where no other owner's text has
-            them; None: nothing is hidden.
+    `last` is the state of the whole text so far. Substrings that only texts of the owner `hidden`
+    have are not looked at; None: nothing is hidden.
     """
 
     def __init__(self) -> None:

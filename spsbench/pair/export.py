@@ -62,8 +62,8 @@ def export_drafter(
 
     UsageError: another engine, a folder that is not empty, or a drafter it cannot serve.
     MissingError: a verifier that is neither a folder nor a hub id. DataError: a head that the
-    engine cannot take, or one for another target, or for none that is here. SpsError: a drafter
-    that cannot be read, or a folder that cannot be written.
+    engine cannot take, that is for another target, or that needs its target, which is not here.
+    SpsError: a drafter that cannot be read, or a folder that cannot be written.
     """
     if engine not in ENGINES:
         raise UsageError(f"`for` {engine}: expected one of {', '.join(ENGINES)}")

@@ -43,8 +43,9 @@ def open_pair(
 ) -> "Pair":
     """Return the pair of a grid with one value an option, its models loaded: see `load`.
 
-    Models are checked, and fetched, before torch is imported. A note names a drafter that no option
-    named. `request`: what `grid` asks for, if known. SpsError: models that cannot be used.
+    Folders are checked before torch is imported; models at a hub are fetched. A note names a
+    drafter that no option named. `request`: what `grid` asks for, if known. SpsError: unusable
+    models.
     """
     facts = facts_of(access)
     request = request or grid.one(facts)

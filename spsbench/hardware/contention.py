@@ -63,7 +63,7 @@ def at_work(seconds: float = SECONDS) -> float:
     return max(0.0, other_work_seconds(before, after) or 0.0) / (after.wall - before.wall)
 
 
-def others(before: ClockReading, after: ClockReading) -> float | None:
+def other_work_share(before: ClockReading, after: ClockReading) -> float | None:
     """Return the share of all processors that other work took between two readings, 0 to 1.
 
     Two clock ticks a processor are forgiven. 0 if no time passed; None if it is unknown.
@@ -81,7 +81,7 @@ def was_disturbed(before: ClockReading, after: ClockReading) -> bool:
 
     Where the system does not count it: whether the load average exceeds the processors by over 1.
     """
-    share = others(before, after)
+    share = other_work_share(before, after)
     return os.getloadavg()[0] > PROCESSORS + 1 if share is None else share > OTHERS_AT_MOST
 
 

@@ -181,7 +181,7 @@ def measure(
     plain, draw = (first.auto_regressive, models), Random(0)
     room = max(sizes[-1], turn_tokens(requested)) + 1
     fitting = fitting_contexts(contexts, room, models.limit)
-    text = enough(text, fitting[-1] + room)
+    text = repeat_text(text, fitting[-1] + room)
     passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
     loops = loop_meters([plain, *pairs], text, sizes, draw)
     drafters, rounds_of = first_by(Drafting.of, [plain, *pairs]), {}
@@ -191,7 +191,7 @@ def measure(
     of_drafters = (meter for row in rounds_of.values() for meter in row)
     meters: list[Meter] = [*passes_of, *loops.values(), *of_drafters]
     readings = take_turns(meters, seconds, watch, draw)
-    turns, busy = quiet(readings)
+    turns, busy = select_quiet_turns(readings)
     (passes,) = surfaces(passes_of, turns, sizes, fitting)
     rules = {name: loop.rule(turns) for name, loop in loops.items()}
     return Costs(
@@ -229,7 +229,7 @@ def measure_batches(
     plain = first.auto_regressive, models
     tokens, ks = values_to_reach(IN_BATCH, most_k + 1), values_to_reach(REQUESTED, most_k)
     fitting = fitting_contexts(contexts, turn_tokens(ks, len(sizes)) + 1, models.limit)
-    text = enough(text, fitting[-1] + tokens[-1] + 1)
+    text = repeat_text(text, fitting[-1] + tokens[-1] + 1)
     middle, draw = fitting[len(fitting) // 2], Random(0)
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
     meters = {
@@ -237,7 +237,7 @@ def measure_batches(
         for name, (cell, loads) in first_by(Drafting.of, [plain, *pairs]).items()
     }
     passes_of = pass_meters(pairs[0], text, sizes, tokens, fitting, draw)
-    turns, _ = quiet(take_turns([*passes_of, *meters.values()], seconds, watch, draw))
+    turns, _ = select_quiet_turns(take_turns([*passes_of, *meters.values()], seconds, watch, draw))
     passes = surfaces(passes_of, turns, tokens, fitting)
     return BatchCosts(
         sizes=sizes,
@@ -292,7 +292,7 @@ def fitting_contexts(contexts: Sequence[int], room: int, limit: int | None) -> l
     return [context for context in rising if context <= limit - room] or [limit - room]
 
 
-def enough(text: Sequence[int], count: int) -> list[int]:
+def repeat_text(text: Sequence[int], count: int) -> list[int]:
     """Return at least `count` tokens, by repeating the text; UsageError for an empty text."""
     if not text:
         raise UsageError("an empty text (costs): expected tokens. Give prompts")
@@ -366,7 +366,7 @@ def take_turns(
     return readings
 
 
-def quiet(readings: Sequence[ClockReading]) -> tuple[list[int], bool]:
+def select_quiet_turns(readings: Sequence[ClockReading]) -> tuple[list[int], bool]:
     """Return the numbers, from 1, of undisturbed turns, and False; if too few, of all, and True."""
     count = len(readings) - 1
     good = [i for i in range(count) if not was_disturbed(readings[i], readings[i + 1])]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from spsbench.hardware import contention
-from spsbench.hardware.contention import HZ, ClockReading, others, read_clocks, was_disturbed
+from spsbench.hardware.contention import HZ, ClockReading, read_clocks, was_disturbed
 
 CORES = os.cpu_count() or 1
 
@@ -45,14 +45,14 @@ def test_threads_that_have_a_processor_of_their_own(usual, others, processors, a
 def test_work_of_others_is_a_share_of_the_machine():
     before = ClockReading(wall=0.0, own=0.0, busy=100.0)
     alone = ClockReading(wall=10.0, own=8.0, busy=108.0)
-    assert others(before, alone) == 0.0
+    assert contention.other_work_share(before, alone) == 0.0
     assert not was_disturbed(before, alone)
     half = ClockReading(wall=10.0, own=8.0, busy=108.0 + 5.0 * CORES)
-    assert others(before, half) == pytest.approx(0.5, abs=0.01)
+    assert contention.other_work_share(before, half) == pytest.approx(0.5, abs=0.01)
     assert was_disturbed(before, half)
     short = ClockReading(wall=0.001, own=0.0, busy=100.0 + 1 / HZ)
     assert not was_disturbed(before, short)  # a tick is no sign
-    assert others(before, ClockReading(wall=0.0, own=0.0, busy=105.0)) == 0.0
+    assert contention.other_work_share(before, ClockReading(wall=0.0, own=0.0, busy=105.0)) == 0.0
 
 
 @pytest.mark.skipif(not contention.STAT.exists(), reason="the system does not tell")
@@ -75,7 +75,7 @@ def test_a_thread_of_another_process_is_seen_and_an_own_one_is_not():
 def test_without_the_systems_counts_the_load_average_decides(tmp_path, monkeypatch):
     nothing = read_clocks(tmp_path / "absent")
     assert nothing.busy is None
-    assert others(nothing, nothing) is None
+    assert contention.other_work_share(nothing, nothing) is None
     for average, is_loaded in ((0.0, False), (CORES + 5.0, True)):
         monkeypatch.setattr(os, "getloadavg", lambda average=average: (average, 0.0, 0.0))
         assert was_disturbed(nothing, nothing) is is_loaded

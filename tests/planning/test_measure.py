@@ -20,11 +20,11 @@ from spsbench.metrics.costs_file import dumps, loads, read_costs
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.measure import (
-    enough,
     fitting_contexts,
     measure,
     measured_sizes,
-    quiet,
+    repeat_text,
+    select_quiet_turns,
     take_turns,
 )
 from spsbench.planning.plan_folder import costs_of_plan
@@ -172,11 +172,11 @@ def test_contexts_that_fit_and_texts_that_are_repeated():
     assert fitting_contexts([1024, 64, 64], 40, None) == [64, 1024]
     assert fitting_contexts([64, 1024], 40, 512) == [64]
     assert fitting_contexts([1024], 40, 512) == [472]
-    assert enough([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
+    assert repeat_text([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
     with pytest.raises(UsageError):
         fitting_contexts([64], 40, 40)
     with pytest.raises(UsageError):
-        enough([], 5)
+        repeat_text([], 5)
 
 
 def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
@@ -190,8 +190,8 @@ def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
             made.append(ClockReading(10.0 * (turn + 1), 0.0, busy))
         return made
 
-    assert quiet(readings(8, [2, 5])) == ([1, 2, 4, 5, 7, 8], False)
-    assert quiet(readings(8, [2, 5, 6])) == ([1, 2, 3, 4, 5, 6, 7, 8], True)
+    assert select_quiet_turns(readings(8, [2, 5])) == ([1, 2, 4, 5, 7, 8], False)
+    assert select_quiet_turns(readings(8, [2, 5, 6])) == ([1, 2, 3, 4, 5, 6, 7, 8], True)
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(2.0, 8), (50.0, 6), (0.1, 25)])

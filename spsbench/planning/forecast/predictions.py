@@ -191,14 +191,14 @@ class Prediction:
     @cached_property
     def tau(self) -> Estimate:
         """Return emitted tokens a round."""
-        return times(self._predicted(self.figure("block_efficiency")), self._left)
+        return scale(self._predicted(self.figure("block_efficiency")), self._left)
 
     @cached_property
     def ms(self) -> Estimate:
         """Return the decode time of a token in ms."""
         by_texts = self._predicted(self.figure("mean_token_time_ms"))
         spread = self.rounds.parts.sum(0) / self.sums.seconds * by_texts.mean
-        return times(join_errors(by_texts, typical(spread, self.rounds.costs.busy)), 1 / self._left)
+        return scale(join_errors(by_texts, typical(spread, self.rounds.costs.busy)), 1 / self._left)
 
     @cached_property
     def speedup(self) -> Estimate:
@@ -218,7 +218,7 @@ class Prediction:
                 baseline_gains(baseline, self.rounds.sums, self.method.k).get("speedup")
             )
         ratios = (self.baseline or self).rounds.seconds(batch) / self.rounds.seconds(batch)
-        gained = times(join_errors(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
+        gained = scale(join_errors(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
         # a round takes at least as long as a plain one, which noisy costs may deny
         mean, low, high = min(gained.mean, self.tau.mean), gained.low, gained.high
         if low is not None and high is not None:
@@ -366,8 +366,8 @@ def selection_factor(seconds: Floats) -> float:
     return float(min(1.0, unseen[0] / unseen[1] / best) ** 0.5)
 
 
-def times(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate in another unit."""
+def scale(estimate: Estimate, factor: float) -> Estimate:
+    """Return the estimate with its mean and interval times `factor`."""
     low, high = (None if e is None else e * factor for e in (estimate.low, estimate.high))
     return Estimate(estimate.mean * factor, low, high, estimate.n)
 

@@ -132,7 +132,7 @@ class LoadedDecoderContext:
         return drafter
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """Open a session that returns `layers` of the target; the drafter may read its cache."""
+        """Open a session that returns `layers` of the target, and show it to the drafters made."""
         engine: Engine = make("engines", self.cell.target.engine)
         session = engine.session(self.target_model, vocab_size=self.vocab_size, layers=layers)
         self._session = session

@@ -114,7 +114,7 @@ class InStepLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens as the session does; return rank 0's logits and states, but own experts."""
+        """Feed tokens, noted for `commit`; return rank 0's logits and states, but own experts."""
         logits, hidden, experts = self._lm.append(tokens, keep, parents)
         self._fed.append(send(tokens, logits.device))
         states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}

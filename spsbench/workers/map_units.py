@@ -90,7 +90,7 @@ class ProcessPool(AbstractContextManager[Pool]):
         self._busy: dict[Connection, Any] = {}  # with their units
 
     def begin(self, unit: Any) -> None:
-        """Begin a unit, in a new process where none is idle."""
+        """Begin a unit, which `finished` yields, in an idle process or a new one."""
         idle = self._processes.keys() - self._busy.keys()
         pipe = idle.pop() if idle else self._started()
         self._busy[pipe] = unit

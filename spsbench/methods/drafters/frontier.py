@@ -76,7 +76,7 @@ class Frontier:
         return self._ruled(self._root(context), [-1])
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after each of some nodes of one depth, in one pass.
+        """Feed some nodes of one depth in one pass; return the [n, V] logits after each.
 
         `tokens` [n] are of the nodes, `nodes` their numbers in the draft, and `parents` the numbers
         of their parents, -1 = the context.

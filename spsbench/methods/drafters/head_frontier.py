@@ -358,7 +358,7 @@ class SlotFrontier(HeadFrontier):
         self._ahead: Tensor | None = None
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after `nodes` of one depth: the same row, whatever was drawn."""
+        """Return [n, V] logits after `nodes` of one depth, predicted once: the same row for all."""
         at = self._depths[parents[0]]
         if self._ahead is None or at >= len(self._ahead):
             self._ahead = self._predicted(max(self._rows_ahead, at + 1))

@@ -53,7 +53,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        """Run all layers over what the text has added; return [H], layer 0's last row."""
+        """Run all layers over the text's new tokens, keep waiting rows; return [H], layer 0's."""
         text, end = torch.cat([self._newest_tokens, tokens]), self._read + len(tokens)
         features = self._run_stage(0, self._read, self._stages[0].fuse(hidden), tokens)
         newest = features[-1]

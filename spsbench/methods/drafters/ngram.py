@@ -139,7 +139,7 @@ class NgramDrafter(RuleDrafter):
         self._prompt = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return, for every K alike, what followed the matched n-gram, up to the largest K."""
+        """Index the text; return for every K alike what followed the match, up to the largest K."""
         self._text, searched = tokens, self._prompt if self.source == "prompt" else len(tokens)
         self._index(tokens, searched)
         end = self._match(tokens)

@@ -109,7 +109,7 @@ class BlockFrontier(HiddenReader):
         return 0 if len(context.tokens) <= self.network.block else k
 
     def _root(self, context: Context) -> Tensor:
-        """Predict the block after the text; return the [1, V] logits of its first slot."""
+        """Predict and keep the block after the text; return the [1, V] logits of its first slot."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
         features = network.predict(self._last, places, self._kv, None)
@@ -172,7 +172,7 @@ class BlockFrontier(HiddenReader):
         self._at = {-1: Place(TEXT, ())}
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        """Feed the text's new features and tokens; return [H], the row of the last."""
+        """Feed the text's new features and tokens into LSTM and cache; return [H], the last row."""
         network, embedded = self.network, self._embed(tokens)
         rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
         new_rows = rows[:, 0]

@@ -140,8 +140,7 @@ class Runner:
         """Return a function that does `work` again, and leaves its results in the same tensors.
 
         On CUDA a graph is replayed. `work` is done once before, for libraries to choose kernels,
-        and once with waits for the device as errors: a graph with one would keep torch from freeing
-        memory.
+        and once with waits for the device as errors: a graph with one could not free memory.
         """
         if self._device.type != "cuda":
             first = work()

@@ -211,7 +211,7 @@ def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) 
 def _absent_message(text: str, messages: list[Any]) -> int | None:
     """Return the number, from 1, of the first message whose words a rendered chat lacks, or None.
 
-    White space and the thoughts of earlier answers may be missing.
+    White space and thoughts of earlier answers may be missing; words may be escaped as in JSON.
     """
     squeezed, at = "".join(text.split()), 0
     for number, message in enumerate(messages, 1):

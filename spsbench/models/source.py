@@ -126,7 +126,7 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
     """Make a model by its `config.json`, of random weights, on its device in eval mode.
 
-    Torch's own generators keep their state. A GPU draws other weights from `seed` than a processor.
+    Dtype `auto` is float32 on a CPU, else bfloat16. A GPU draws other weights from `seed`.
     DataError: no language model. UsageError, UnavailableError: no such dtype or device.
     """
     place, dtype = find_device(how.device), how.dtype

@@ -279,7 +279,7 @@ def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
 
 
 def probes(special: list[str]) -> list[str]:
-    """Return 200 texts on which tokenizers tend to differ: code, spaces, digits, scripts."""
+    """Return 200 texts on which tokenizers tend to differ, some around a token of `special`."""
     words, ends, code, signs = read_table(__file__, "probes.toml").values()
     digits = [str(10**n + 7 * n) for n in range(20)]
     texts = ["".join(pair) for pair in product(words, ends)]

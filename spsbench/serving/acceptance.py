@@ -176,7 +176,7 @@ def steps_by_position(counts: Any) -> tuple[float, ...]:
 
 
 def counters(page: Any) -> dict[str, float]:
-    """Read the speculation counters of a /metrics page; empty if there are none."""
+    """Return name, and `@` with a position if any -> total, of speculation counters in /metrics."""
     totals: defaultdict[str, float] = defaultdict(float)  # over the engines of one server
     for full_name, labels, number in samples(page):
         if name := COUNTER.fullmatch(full_name):

@@ -211,9 +211,8 @@ class AnswerReader:
     def done(self) -> Answer:
         """Complete `answer`, and return it with the API key hidden in its texts.
 
-        Without ids they are read from keys such as `#17`. Counted tokens of reasoning that did not
-        come move from `count` to `unsent`. `spelled` is the text of tokens. FieldError: it has the
-        key.
+        Without ids they are read from keys such as `#17`. Counted reasoning that did not come moves
+        from `count` to `unsent`. `spelled` is the tokens' text. FieldError: it has the key.
         """
         answer, pieces = self.answer, self._pieces
         if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):

@@ -146,7 +146,7 @@ class Server:
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return a request's path and body for the engine; DataError: an option that it lacks.
 
-        The path is SGLang's or OpenAI's, of a chat or a completion. Refused fields are left out.
+        The path is SGLang's or OpenAI's. Refused samplers are sent only where `ask` sets them.
         """
         is_list = isinstance(ask.prompt, tuple)
         prompt: Any = list(ask.prompt) if is_list else ask.prompt
@@ -174,7 +174,10 @@ class Server:
         return "/v1/completions", body
 
     def _sampling(self, ask: Ask) -> dict[str, Any]:
-        """Return sampling fields but refused ones; DataError: the engine lacks one asked for."""
+        """Return the fields of sampling: what `ask` sets, and defaults for the others.
+
+        Refused ones are left out of the defaults. DataError: the engine lacks what `ask` sets.
+        """
         fields = {**SAMPLERS[self.kind], **TABLE[self.kind]["fields"]}
         chosen: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
         if ask.ignore_eos or (ask.ignore_eos is not None and "ignore_eos" in fields):
@@ -252,8 +255,8 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
     """Return the engine of a server, its model and its capabilities, found by short requests.
 
     `model` None: the only one. With `chat` all requests are chats, as a server may have no other
-    route. DataError: none or several models, or no such one, or another schema. RefusedError: short
-    requests are refused. UnavailableError: no answer.
+    route. DataError: several models, not this one, none of an unknown engine, or another schema.
+    RefusedError: short requests are refused. UnavailableError: no answer.
     """
     with client.reading(FIRST, "a list of models"):
         listed = _mapping(await client.get(FIRST)).get("data")
@@ -341,7 +344,7 @@ async def _probe(server: Server, *, chat: bool) -> None:
 
 
 async def probe_ids(server: Server) -> None:
-    """Set `takes_ids` and `rescores` by prompts as ids, if the engine may take them; no errors."""
+    """Set `takes_ids` and `rescores` by prompts as ids, if the engine may take them and does so."""
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return
     try:

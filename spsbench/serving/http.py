@@ -346,7 +346,7 @@ class Client:
         body.close(time.perf_counter() - began)
 
     def _refuse(self, body: ResponseBody) -> NoReturn:
-        """Raise AttemptError for a status in `AGAIN`, else RefusedError, by the server's words."""
+        """Raise AttemptError with `retry-after` if the status is in `AGAIN`, else RefusedError."""
         status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
         if len(body.content) <= MAX_ERROR_PAGE:
             page: Any = body.content.decode(errors="replace")

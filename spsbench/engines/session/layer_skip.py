@@ -47,7 +47,7 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     """Return a model of the kept layers over the same tensors, with the engine that `model` has.
 
-    UnsupportedModelError: it keeps states, has no list of layers, or cannot be rolled back.
+    UnsupportedModelError: states, no list of layers, or no rollback. UsageError: no such layers.
     """
     if keeps_states(model.config):
         raise UnsupportedModelError(

@@ -164,7 +164,7 @@ class RecurrentLM(EagerLM):
         return super()._mask(m, parents) if self._stateful.masked else None
 
     def _check_room(self, rows: int) -> None:
-        """Raise OutOfMemoryError where the states of `rows` need more memory than is free."""
+        """Raise OutOfMemoryError where states of `rows` need over 64 MiB, and more than is free."""
         need = rows * self._stateful.row_bytes
         if need < CHECKED:
             return
@@ -239,7 +239,7 @@ def any_state(states: Mapping[int, Tensor | None]) -> bool:
 
 
 def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """Map layers to the modules that leave their states; UnsupportedModelError: one has none."""
+    """Map layers to modules that leave states in a pass; UnsupportedModelError: one has none."""
     cache = StateCache(model.config)
     begun: dict[nn.Module, set[int]] = {}  # layers that had states when a module began
     mixers: dict[int, nn.Module] = {}
@@ -273,8 +273,8 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
 def _try_blocks(model: PreTrainedModel) -> Stateful:
     """Return how a model is fed, by trials of a block of tokens after others.
 
-    It is fed in one pass, also after states of zeros, and token by token; a note of float32 models
-    whose logits differ is logged.
+    The block is fed in one pass, also after states of zeros, and token by token. If the logits of a
+    float32 model differ by more than rounding does, a note is logged.
     """
     text = ordinary(logits_width(model), PAST + BLOCK)
     past = StateCache(model.config)

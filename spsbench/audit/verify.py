@@ -117,8 +117,7 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
 class PairAudit(AuditWithBaseline):
     """An audit of one cell, whose texts of both methods go through one loop.
 
-    Args:
-        calibration: ArS texts on which the effect of rounding is measured.
+    `calibration` are ArS texts on which the effect of rounding is measured.
     """
 
     def __init__(
@@ -210,14 +209,11 @@ def audit_texts(
 def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
     """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 
-    At temperature 0 each prompt is identical, a rounding tie, or a bug.
-
-    Args:
-        pair: result of `spsbench.load`.
-        say: receives each message for the user; None: messages go to `logging` only.
-        plan: prompts, the bias to detect, and when to end.
-        options: options of cells. SpsError: they are invalid or cannot be audited (K = 0, a
-            constraint), no prompt fits, or several `workers` cannot share the model.
+    At temperature 0 each prompt is identical, a rounding tie, or a bug. `pair` is what
+    `spsbench.load` returns; `plan` has the prompts, the bias to detect, and when to end; `say`
+    receives each message for the user (None: messages go to `logging` only). `options` are those of
+    cells. SpsError: they are invalid or cannot be audited (K = 0, a constraint), no prompt fits, or
+    several `workers` cannot share the model.
     """
     cell, _ = pair.configured(**options)
     loaded = pair.model_cache.load(with_weights(cell))

@@ -155,7 +155,7 @@ def run_fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -
 
 
 def model_files(folders: Mapping[ModelSpec, Path]) -> dict[str, str]:
-    """Return `files.MODEL.NAME` -> SHA-256 of the files of models; of random ones the shape's."""
+    """Return `files.MODEL.NAME` -> SHA-256 of models' files; of random ones config.json's alone."""
     values = dict[str, str]()
     for model, folder in folders.items():
         shape = folder / "config.json"
@@ -167,7 +167,7 @@ def model_files(folders: Mapping[ModelSpec, Path]) -> dict[str, str]:
 
 
 def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
-    """Return model -> digest of its files by a fingerprint; models without any are absent."""
+    """Return model of `cells` -> digest of its files in a fingerprint; absent where it has none."""
     digests = {}
     for model in dict.fromkeys(str(model) for cell in cells for model in cell.models):
         prefix = f"files.{model}."

@@ -74,7 +74,10 @@ class Once:
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Note a generation; return whether it is new. DataError: a good one unlike its first."""
+        """Note a generation; return whether it is new. DataError: a good one unlike its first.
+
+        A failure is new if no other one of the same generation had its text and error.
+        """
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
         if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed
@@ -125,7 +128,7 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
     """Replace token ids and text of each record of a shard by a digest, in place.
 
     For prompts that may be measured with and not passed on: what a model writes about an article
-    quotes it. Equal texts remain equal; samples' ids, counts, times, scores stay. InUseError: a
+    quotes it. Equal texts remain equal, and all other fields stay. InUseError: the log has a
     writer.
     """
     path = records_path(folder, shard)

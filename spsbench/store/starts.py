@@ -119,7 +119,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 
 
 def memory_before(starts: Sequence[Start], provenance: Provenance) -> Memory | None:
-    """Return the memory as the last quiet start on such a machine measured it; None: none did."""
+    """Return the memory by the last quiet start on a machine as `provenance` tells; or None."""
     for start in reversed(starts):
         memory = start.provenance.memory
         alike = start.provenance.timing_conditions == provenance.timing_conditions

@@ -227,8 +227,7 @@ class Alternative(Protocol):
     def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Return [n, W] the favoured outcomes, and [n] what the fault adds to their probability.
 
-        Args:
-            context: names of all tokens before the first of `at`.
+        `context` has the names of all tokens before the first of `at`.
         """
 
 
@@ -264,8 +263,7 @@ class Likeliest:
 class Followed:
     """The token that followed the last occurrence of the newest two, as prompt lookup proposes.
 
-    Args:
-        otherwise: what is favoured where they are new.
+    `otherwise` is what is favoured where the two are new; None: nothing.
     """
 
     name = "the token that followed last time"

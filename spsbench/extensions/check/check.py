@@ -163,9 +163,8 @@ def doubts_of(
 
     HELD is in doubt if no token of `answers` (all of greedy texts and modes) was drafted, by
     `drafts` (None: unknown), or those of which nothing is stated may be all that were. BIAS is in
-    doubt if samplers of the server that cannot be switched off may change greedy text, or if its
-    texts are compared with what it states, and `checked` left out sampled texts that did not
-    balance.
+    doubt if samplers that the server does not switch off may change greedy text, or if its texts
+    are compared with what it states, and `checked` left out sampled texts that did not balance.
     """
     doubts = {}
     by_itself = BASE not in texts.servers and texts.weights is None

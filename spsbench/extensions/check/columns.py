@@ -90,11 +90,10 @@ class TopLists:
     - Else the columns are the tokens above the n-th entry, where each T has n entries or more: a
       token e outside T is none of them, and changes none, whatever it ties with.
 
-    Args:
-        length: the length of T in a text in which e is always in T; 0: unknown.
-        documented: the engine documents that e is listed in addition to T. Where T is one token, no
-            row of a server that always emits it shows that; it is believed once rows after equal
-            prefixes have listed the same token, as they would not if each had e in place of T.
+    `length` is that of T in a text in which e is always in T; 0: unknown. `documented`: the engine
+    documents that e is listed in addition to T. Where T is one token, no row of a server that
+    always emits it shows that; it is believed once rows after equal prefixes have listed the same
+    token, as they would not if each had e in place of T.
     """
 
     def __init__(self, length: int = 0, *, documented: bool = False) -> None:

@@ -28,13 +28,8 @@ NO_ANSWER = (OPTIONS, "connected/", REFUSED, COUNTED)  # keys, or their beginnin
 class Journal:
     """The answers of a check: a log that begins with the plan, opened with the first answer.
 
-    Args:
-        path: the file's; None = nothing is kept.
-        resume: there is a file to go on with.
-        asks: answers that the file has not are asked for.
-
-    Attributes:
-        resumed: some answers may come from the file, and others from the server.
+    `path` is the file's (None: nothing is kept), `resume` tells that it is there to go on with, and
+    `asks` that answers which it lacks are asked for. `resumed`: some of them may come from either.
     """
 
     def __init__(self, path: Path | None, *, resume: bool = False, asks: bool = True) -> None:
@@ -81,7 +76,11 @@ class Journal:
         return {**self._header, **self._values.get(OPTIONS, {})}
 
     def begin(self, plan: CheckOptions) -> None:
-        """Take these options as the header; MismatchError: kept answers depend on other options."""
+        """Take these options as the header; MismatchError: kept answers depend on other options.
+
+        If no server is asked, its address, the baseline and the weights may be others. Options that
+        may change in a resumed check are noted.
+        """
         header, kept = plan.header(), self._header
         may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
         names = [n for n in {**header, **kept} if n not in may_change] if kept else []

@@ -130,7 +130,10 @@ class Sampled:
     def _balanced(
         self, audit: ServerAudit, texts: Sequence[tuple[int, Answer]], mode: Mode
     ) -> list[tuple[int, Answer]]:
-        """Return the texts that balance; `audit` counts others, and is broken if none ever did."""
+        """Return the texts that balance; `audit` counts others, and is broken if none ever did.
+
+        They have as many tokens as the server counts; STATED ones also lists that agree with them.
+        """
         balanced = []
         for number, text in texts:
             reason = text.miscount(self.plan.max_new_tokens)

@@ -183,7 +183,11 @@ class CheckTexts:
         return ids
 
     async def answers_to(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        """Return an answer to each (key, request), 1 or more, kept or new; OWN's join `answers`."""
+        """Return an answer to each of 1 or more (key, request), in order: kept ones, or new.
+
+        New ones are streamed where streams have all, and kept. Answers of OWN join `answers`,
+        lengths that are wrong are remarked, and the progress is reported after each.
+        """
         part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0
 

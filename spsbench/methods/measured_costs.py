@@ -214,10 +214,10 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
 def to_round_costs(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     """Return costs in plain rounds from seconds of rounds of 0, 1, 2, ... drafted tokens.
 
-    `seconds` has (of drafting, of the round without it) by drafted tokens, at least for 0, 1 and 2.
-    A drafted token costs what drafting rises by for each after the first; rows cost, summed up,
-    what the others' seconds rise by. The first row counts as the second; what more the first token
-    takes is `fixed`. None is negative; all are rounded.
+    `seconds` has (drafting, all other work) of a round by drafted tokens, at least for 0, 1 and 2.
+    A drafted token costs what drafting rises by, on average, after the first; n rows cost what the
+    other seconds rise by, where the first row counts as the second. What more the first token takes
+    is `fixed`. None is negative; all are rounded.
     """
     drafting, others = zip(*seconds, strict=True)
     plain, first, deepest = others[0], others[1], len(seconds) - 1

@@ -136,10 +136,10 @@ def check_constraint(cell: CellRequest) -> None:
 
 
 def check_processors(request: CellRequest) -> None:
-    """Raise UsageError for processors that the decoder lacks, or least tokens above the most.
+    """Raise UsageError for logits processors that the decoder lacks, or that no text can follow.
 
     Native has all; hf lacks the frequency and presence penalties and a repetition penalty of the
-    answer alone; other decoders have none.
+    answer alone; other decoders have none. `min_new_tokens` must not exceed `max_new_tokens`.
     """
     if request.min_new_tokens > request.max_new_tokens:
         raise UsageError(

@@ -171,7 +171,7 @@ def without_marks(text: str) -> str:
 
 
 def replace_fields(text: str, replacement: Callable[[str], str | None]) -> str:
-    """Replace each field in backticks, with them, by `replacement` of it; None: left as it is."""
+    """Replace each `field`, backticks included, by `replacement` of its name; None leaves it."""
     return _FIELD.sub(lambda field: replacement(field[1]) or field[0], text)
 
 

@@ -105,7 +105,7 @@ def no_lines() -> Iterator[None]:
 
 @contextmanager
 def announce_if_slow(step: str) -> Iterator[None]:
-    """Log `step ...` once this block has taken `PATIENCE` seconds."""
+    """Log `step ...`, from another thread, once this block has taken `PATIENCE` seconds."""
     if not log.isEnabledFor(logging.INFO):
         yield
         return

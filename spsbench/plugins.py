@@ -90,7 +90,7 @@ def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
 
 
 def full_name(kind: Kind, spec: Spec) -> str:
-    """Return `drafter repeat:times=2 (mypackage.repeat:Repeat)`; of a file without the brackets."""
+    """Return `drafter repeat:times=2 (mypackage.repeat:Repeat)`; for a file without brackets."""
     word = kind.removesuffix("s")
     return f"{word} {spec}" if spec.path else f"{word} {spec} ({find(kind, spec.name).where})"
 
@@ -210,7 +210,7 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def fix_spec(spec: Spec) -> Spec:
-    """Return `spec` with the hash of its file, if it names one, as its source, unless it has one.
+    """Return `spec`; if it names a file and has no source yet, with the file's hash as its source.
 
     Raises MissingError without such a file, and DataError where it cannot be read.
     """
@@ -269,7 +269,7 @@ def import_file(file: str, source: bytes) -> ModuleType:
 
 
 def line_in(path: str, error: BaseException) -> str:
-    """Return `, line 12`, the last of `path` in a traceback; empty without, or of a SyntaxError."""
+    """Return `, line 12`, the last of file `path` in a traceback; empty: none, or a SyntaxError."""
     if isinstance(error, SyntaxError):
         return ""
     lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]

@@ -145,7 +145,7 @@ def _existing(path: str | Path) -> Path:
 
 @contextmanager
 def reading(path: str | Path, what: str) -> Iterator[None]:
-    """Turn errors of reading `path` in this block into one line: what is there, `what` is expected.
+    """Turn errors of reading `path` in this block into a line that says that `what` is expected.
 
     Raises MissingError where it is absent, PermissionDeniedError where it may not be read, and
     DataError for other errors of the system and of unpacking.

@@ -131,7 +131,7 @@ class Benchmark:
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
     ) -> Provenance:
-        """Return this start's provenance; without workers with memory, as `before` or measured."""
+        """Return this start's provenance; without workers also memory, of `before` or measured."""
         conditions = worker_provenance(cell.target.device for cell in experiment.cells)
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             conditions.memory = memory(experiment, folders, memory_before(before, conditions))

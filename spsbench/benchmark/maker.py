@@ -187,7 +187,7 @@ class Maker(Work):
             self._count(cell.id, batch.summary, tokens)
 
     def _count(self, cell: str, counts: Acceptance | None, tokens: Sequence[int]) -> None:
-        """Pass a server's counts by name to `counted`, unless they contradict the `tokens`."""
+        """Pass a server's counts, if any, by name to `counted`, unless `tokens` contradict them."""
         if counts is None or self.counted is None or contradiction(counts, sum(tokens)):
             return
         sums = {"texts": len(tokens), "rounds": counts.rounds, "accepted": counts.accepted}

@@ -61,7 +61,7 @@ class Paint(StrEnum):
 
 
 def choose_paint(color: str) -> Paint:
-    """Return COLOUR for always, or auto on a colour terminal; MARKS on others, NONE off one."""
+    """Return COLOUR for always, or auto on a colour terminal; MARKS on other terminals; or NONE."""
     if color == "always":
         return Paint.COLOUR
     if not is_terminal(sys.stdout):
@@ -103,7 +103,7 @@ class Screen:
         return ", ".join([*explanations, "the rest sampled by the target alone"])
 
     def show(self, pieces: Iterable[Piece]) -> None:
-        """Write the pieces that have text, and flush; nothing is written without such."""
+        """Write the pieces that have text to stdout and flush; without any, write nothing."""
         pieces = [piece for piece in pieces if piece.text]
         if pieces:
             # Before the text: an interrupt may come right after it.
@@ -324,7 +324,8 @@ COMMAND = re.compile(r"/\w*+(\s|$)")
 def converse(pair: Pair, screen: Screen, *, stats: bool, **how: Any) -> None:
     """Hold a conversation until /exit or Ctrl-D; `how` has `system` and `truncate`.
 
-    A turn without an answer is forgotten; noise is drawn anew for each turn.
+    /reset forgets it, /help explains; a message with / at its start is typed with //. A question
+    without an answer is forgotten, and noise is drawn anew for each turn.
     """
     with contextlib.suppress(ImportError):  # line editing where the platform has it
         import readline  # noqa: F401

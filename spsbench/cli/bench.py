@@ -99,7 +99,7 @@ def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, li
 
 
 def plugin_files(table: Sweep) -> list[str]:
-    """Return the files of the plug-ins that a table names by their paths, its task's included."""
+    """Return what a table names as `FILE.py:CLASS`: its plug-ins, and its task with arguments."""
     named = [value for values in table.axes.values() for value in values]
     names = [value.name for value in named if getattr(value, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names

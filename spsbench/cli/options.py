@@ -85,7 +85,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: OptionSpec, seldom: bool) -> inspect.Parameter:
-    """Return the parameter that becomes a flag, by default None; `seldom`: for --help-all alone."""
+    """Return a setting's parameter, a flag with default None; `seldom`: --help-all shows it."""
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]

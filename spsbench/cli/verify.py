@@ -186,8 +186,9 @@ def publish_audits(
 ) -> int:
     """Print, plot and store the results; return the exit code of the worst.
 
-    With `keep` they are written into the run in `folder`, whose page an html report then is. BIAS
-    is worse than NOT_VALID, and that than OK.
+    With `keep` they are written into the run in `folder`, whose page an html report then is; each
+    audit's line goes to stderr. BIAS is worse than NOT_VALID, and that than OK. Raises UsageError
+    for a plot of greedy audits.
     """
     from spsbench.cli.publish import publish, save_plot, show
     from spsbench.reports.audits import audit_section

@@ -21,7 +21,7 @@ EProcess = Sequence[tuple[int, float]]
 
 
 def e_process_figure(processes: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
-    """Return the plot of e-processes by name; `alarm` is log10 of the e-value that rejects."""
+    """Return the plot of e-processes by name, cut at `LOWEST`; `alarm` is log10 of a rejection."""
     named = ((name, [Point(x, max(y, LOWEST)) for x, y in e]) for name, e in processes.items())
     level, y = Level(name="alarm", y=alarm), "log10 of the e-value"
     panel = Panel(x="tokens", y=y, items=[*curves(named, dense=True), level])

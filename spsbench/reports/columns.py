@@ -91,7 +91,7 @@ def choose_columns(rows: Sequence[Summary], names: Sequence[str]) -> list[Column
 
 
 def headline(rows: Sequence[Summary]) -> set[str]:
-    """Return the first metric of each task."""
+    """Return the names of the first metric of each task, which is a row's first one."""
     return {next(iter(s.quality)) for s in rows if s.quality}
 
 
@@ -101,7 +101,7 @@ def quality(metric: str) -> Column:
 
 
 def group(summary: Summary) -> str:
-    """Return the category of a row."""
+    """Return the category of a row: `all` for a row over all, `none` for an empty name."""
     return "all" if summary.group is None else summary.group or "none"
 
 

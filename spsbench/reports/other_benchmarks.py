@@ -117,7 +117,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield name, value, unit and field of each figure; value None, with a `reason`: a zero."""
+    """Yield each figure as name, value, unit and field; an empty 0 is None, with a `reason`."""
     reason = "of zeros, which stand for no measurement"
     for figure, names in TABLE["figures"].items():
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""

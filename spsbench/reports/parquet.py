@@ -79,7 +79,7 @@ def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> d
 
 
 def _generation(record: Record) -> dict[str, Any]:
-    """Return the columns of a generation alone; sums of counts that are not all told are None."""
+    """Return the columns of a generation alone; a sum is None where an engine lacks a summand."""
     return {
         "prompt_tokens": record.prompt_tokens,
         "prompt_cut": record.prompt_cut,

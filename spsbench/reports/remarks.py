@@ -221,7 +221,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
 
 
 def count_unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
-    """Return a line that counts each row's answers without a marked result; [] if all have one."""
+    """Return a line that names rows with answers without a marked result, and how many; or []."""
     names, listed = Names(row.cell for row in rows), []
     for row in rows:
         marks = [score.metrics.get(UNMARKED, 0.0) for score in scores if score.cell == row.cell.id]
@@ -231,7 +231,7 @@ def count_unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
-    """Return lines that count greedy texts equal to those of ArS, and say why others differ."""
+    """Return a line on equal greedy texts, and one per reason for others, with numbers by row."""
     names = Names(cells)
     by_line: dict[str, list[str]] = {}
     for cell in cells:

@@ -177,7 +177,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
 
 
 def speedup_of_row(row: Summary) -> Estimate | None:
-    """Return the measured speed-up of a row, else the speed-up of a plan; None if undecided."""
+    """Return the measured speed-up of a row, else a plan's; None: there is none, or undecided."""
     gain = row.speedup or row.predicted_speedup
     return None if gain is None or gain.undecided else gain
 
@@ -185,7 +185,7 @@ def speedup_of_row(row: Summary) -> Estimate | None:
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:
     """Return a bar of `room` characters, each worth `scale`, in shades up to low, mean, high.
 
-    The fourth of `shades` marks 1 where it is blank.
+    Without an interval low and high are the mean. The fourth of `shades` marks 1 where it is blank.
     """
     low = gain.mean if gain.low is None else gain.low
     high = gain.mean if gain.high is None else gain.high

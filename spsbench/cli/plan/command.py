@@ -224,7 +224,7 @@ def run_plans(
 
 
 def share_costs(base: Path, folder: Path) -> None:
-    """Copy the costs in `base` to `folder`, of an adapter, if it has none: a merge changes none."""
+    """Copy `costs.json` of the base's plan to an adapter's, if it has none; costs do not differ."""
     costs = folder / "costs.json"
     if not costs.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def at_temperature(report: Any, temperature: float) -> Any:
 
 
 def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None:
-    """Print what a plan would measure; UsageError: a format but table, or a plan or run as task."""
+    """Print what a plan would measure; UsageError: `form` is no table, `task` is a plan or run."""
     from spsbench.planning.plan import plan as make_plan
 
     if form != "table":
@@ -257,7 +257,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
-    """Fit a schedule on the traces in folders, print its quality and use; return Exit.OK."""
+    """Fit a schedule on the traces in folders, print its quality and use on stderr; return OK."""
     from spsbench.planning.fit import fit_schedule
 
     quality = fit_schedule(fit, traced)

@@ -168,10 +168,10 @@ def judge_programs(
 ) -> None:
     """Run each program and report its outcome, in the order in which programs end.
 
-    After `stop`, which is polled before each start, no further program starts. Load on the machine
-    must not cost a program its pass: a program that ran out of wall-clock time with processor time
-    left runs once more when no other runs, and that verdict is final. Raises SandboxError where the
-    sandbox failed; programs without a reported outcome are not judged.
+    Once `stop()` is True, no further program is queued; up to twice `workers` that are still run.
+    Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
+    with processor time left runs once more when no other runs, and that verdict is final. Raises
+    SandboxError where the sandbox failed; programs without a reported outcome are not judged.
     """
     again: list[Program] = []
 
@@ -199,7 +199,11 @@ def _side_by_side(
     take: Take,
     stop: Callable[[], bool],
 ) -> None:
-    """Run programs, `workers` at a time, and `take` each with its outcome; none after `stop`."""
+    """Run programs, `workers` at a time, and `take` each with its outcome as it ends.
+
+    After `stop()` none is queued. Raises BusyError without room for `workers` threads, and the
+    error of a program's sandbox, after those that run have ended.
+    """
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it, so the pool's threads stay alive.

@@ -21,7 +21,7 @@ from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
 from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import may_need_hub, task_in_chat, task_spec
 from spsbench.settings.grid import Sweep
-from spsbench.settings.options import options_of, parse, takes
+from spsbench.settings.options import parse, takes
 from spsbench.spec import Spec
 from spsbench.store.traces import trace_files
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from spsbench.planning.report import Planned
 
 log = logging.getLogger(__name__)
+
+SHOWN = {"batch", "draft_cost", "target_cost", "every"}  # options that a finished plan takes
 
 
 @takes(*PLAN)
@@ -157,13 +159,13 @@ def shared_models(access: Any) -> SimpleNamespace:
 def open_plan(folder: Path, **options: Any) -> Any:
     """Load a plan from its folder, without models; `options` change how it is shown.
 
-    UsageError: an option that is none of `Planning`, or a value it cannot have. DataError: no
+    UsageError: an option that is none of `SHOWN`, or a value it cannot have. DataError: no
     forecasts yet. SpsError: no plan, or a damaged one.
     """
-    if others := options.keys() - options_of(Planning):
+    if others := sorted(options.keys() - SHOWN):
         raise UsageError(
-            f"{', '.join(others)} with the plan {folder}: expected options that only change how "
-            "it is shown, such as `draft_cost`, `every`, `plot`. Leave the rest out"
+            f"`{'`, `'.join(others)}` with the plan {folder}: expected options that only change "
+            "how it is shown, such as `draft_cost`, `every`, `plot`. Leave the rest out"
         )
 
     from spsbench.planning import inputs

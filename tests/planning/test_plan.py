@@ -106,6 +106,8 @@ def test_it_is_drawn_again_without_models(made, monkeypatch, tmp_path):
     assert "Nothing was measured: the costs are as if" in str(free.report.tables[0].remarks)
     with pytest.raises(UsageError):
         open_plan(made.folder, temperature=1.0)
+    with pytest.raises(UsageError, match="`held_back`, `limit` with the plan"):
+        open_plan(made.folder, limit=8, held_back=3)
     with pytest.raises(MissingError):
         open_plan(tmp_path)
     (tmp_path / "plan.json").write_text("{}")

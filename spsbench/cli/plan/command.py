@@ -10,7 +10,7 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.bench import resume_command
-from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
+from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log, refuse_others
 from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import say, with_flags
 from spsbench.errors import Exit, UsageError
@@ -84,20 +84,23 @@ def plan(
         raise UsageError(f"--adapter with {flag}: expected a plan of each adapter. Leave one out")
     if trial is not None and not (adapter and options.get("prompts") and is_installed(TRIAL)):
         raise UsageError("--trial: expected --adapter, --prompts FILE and the extension 'training'")
+    others: dict[str, Any] = {"adapter": adapter, "trial": trial, "fit": fit, "dry_run": dry_run}
     if options.get("log") and options.get("alpha") is not None:
         raise UsageError("--log with --alpha: expected one of the two. Leave one out")
     if options.get("log"):
         if len(temperatures) > 1:
             raise UsageError("--log with several temperatures: expected one. Name one")
-        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot))
+        raise typer.Exit(plan_from_log(what, {**options, **others}, form=form, plot=plot))
+    others |= {"plot": plot, "temperature": temperature}
     if options.get("alpha") is not None:
-        formulas(options, form=form)
+        formulas(what, {**options, **others}, form=form)
         return
     check_without_log(options)
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
     how: dict[str, Any] = {"form": form, "chart": chart, "plot": plot, "fit": fitting}
 
     if fitting is not None and options.get("trace") and options.get("costs") is None:
+        refuse_others({**options, **others, "TASK": what}, ("trace", "fit"), "--fit on a --trace")
         raise typer.Exit(fit_on(fitting, [Path(path) for path in options["trace"]]))
 
     if dry_run:
@@ -106,7 +109,8 @@ def plan(
         say("dry run: nothing was written; texts that end early shorten the time")
         return
     if what is not None and (Path(what) / PLAN).is_file():
-        options |= {"temperature": temperature} if len(temperatures) > 1 else {}  # is refused
+        options |= {"temperature": temperature} if len(temperatures) > 1 else {}  # are refused
+        options |= {"adapter": adapter} if adapter else {}
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
             raise typer.Exit(run_plans(None, Path(what), [options], **how))

@@ -1,7 +1,7 @@
 """`sps plan --log` and `--alpha`: plans from logs alone, and the formulas without a log."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,15 @@ def check_without_log(options: Mapping[str, Any]) -> None:
             )
 
 
-def formulas(options: Mapping[str, Any], *, form: str) -> None:
+def refuse_others(options: Mapping[str, Any], taken: Collection[str], mode: str) -> None:
+    """Raise UsageError for a given option that is none of `taken`, which `mode` alone reads."""
+    for name, value in options.items():
+        if name not in taken and is_given(value):
+            flag, flags = name if name.isupper() else flag_of(name), ", ".join(map(flag_of, taken))
+            raise UsageError(f"{flag} with {mode}: expected {flags} alone. Leave it out")
+
+
+def formulas(what: str | None, options: Mapping[str, Any], *, form: str) -> None:
     """Print E[tokens], speed-up, best K and operations by acceptance rate, as table or JSON.
 
     Raises UsageError for other formats, and for options that formulas do not have.
@@ -67,10 +75,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     from spsbench.cli.publish import format_tables
     from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
 
-    for name, value in options.items():
-        if name not in OF_FORMULAS and is_given(value):
-            what = "expected rates, K and ratios. Leave it out"
-            raise UsageError(f"{flag_of(name)} with --alpha: {what}")
+    refuse_others({**options, "TASK": what}, OF_FORMULAS, "--alpha")
     of_formulas = {name: options.get(name) for name in OF_FORMULAS}
     formula, planning = parse(of_formulas, LogOptions, Planning)
     ratios = formula.draft_ratio or 0.0, formula.row_ratio or 0.0

@@ -4,8 +4,9 @@ The distance compares a quantised target with the full-precision target along a 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -32,30 +33,36 @@ class Rows(NamedTuple):
 
     logits: Tensor  # [n, V]
     q: Tensor  # [n, V]
+    hidden: Mapping[int, Tensor] = MappingProxyType({})  # layer -> [m, D] of all that was fed
 
 
 class TextTracer:
-    """The target's distributions along texts of an ArS cell, whose models are `loaded`."""
+    """The target's distributions along texts of an ArS cell, and hidden states of `layers`."""
 
-    def __init__(self, cell: Cell, loaded: Loaded) -> None:
+    def __init__(self, cell: Cell, loaded: Loaded, layers: Sequence[int] = ()) -> None:
         self.cell, self.warp = cell, warp_of(cell)
         engine = make("engines", cell.target.engine)
-        self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
+        self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size, layers=layers)
         self._processors = processors_of(cell, loaded)
 
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
-        """Yield logits and probs before each of `tokens`, in pieces; the session begins anew."""
+        """Yield logits and probs before each of `tokens`, in pieces; the session begins anew.
+
+        The first piece has the hidden states of the prompt too.
+        """
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         by = self._processors
         processed = None if by is None else TextProcessors(by, len(prompt))
         self.target.commit(0)
-        self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
+        prefill = self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
+        before = {layer: states.clone() for layer, states in prefill.hidden.items()}
         for begin in range(len(prompt), end, PIECE):
             fed = torch.tensor(text[begin - 1 : min(begin + PIECE, end) - 1], dtype=torch.int64)
-            logits = self.target.append(fed, keep=len(fed)).logits
+            logits, new, _ = self.target.append(fed, keep=len(fed))
+            hidden = {n: torch.cat([before.pop(n, rows[:0]), rows]) for n, rows in new.items()}
             if processed is not None:
                 logits = processed.along(logits, text[: begin + len(fed) - 1])
-            yield Rows(logits, self.warp(logits))
+            yield Rows(logits, self.warp(logits), hidden)
 
     def written(
         self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, rows: list[Rows]

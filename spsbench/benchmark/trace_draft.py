@@ -3,7 +3,7 @@
 A schedule that reads the draft's distributions is traced by its stops along the text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -21,6 +21,7 @@ from spsbench.loop.sampling import ProcessedWarp
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, Step, Verdict, always
 from spsbench.methods.build import LoadedDrafterContext
 from spsbench.methods.drafters.hybrid import looks_up
+from spsbench.methods.drafters.model import ChainDrafter
 from spsbench.methods.drafters.ngram import count_agreeing, look_ups
 from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import plan_of, warp_of
@@ -54,13 +55,14 @@ class DraftTracer:
         self._has_probs = overrides(self.drafter, Drafter, "along")
         self.schedules = readers(cells) if self._has_probs else {}
         is_sampled = self.drafter.drawn is Drawn.IID
+        self._is_head = isinstance(self.drafter, ChainDrafter) and bool(self.drafter.layers)
         most = MAX_LOOKAHEAD if self.plan.weights is Weights.NONE else MAX_MODEL_LOOKAHEAD
         self.of = DraftOf(
             name=name,
             identity=identity,
             sampled=is_sampled,
             exact=is_sampled or self.drafter.text_alone or looks_up(self.drafter),
-            most=0 if is_sampled else most,
+            most=0 if is_sampled and self._has_probs else most,
         )
 
     @property
@@ -68,17 +70,20 @@ class DraftTracer:
         """Return why the draft cannot be traced; None: the draft can be traced."""
         if self.plan.tree:
             return "its drafts branch"
-        if self.drafter.layers:
+        if self.drafter.layers and not self._is_head:
             return "it draws on hidden states of the target"
-        if self.of.sampled and not self._has_probs:
+        if self.of.sampled and not (self._has_probs or self._is_head):
             return "its distributions are known of its own drafts alone"
         return None
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Along:
         """Return the draft's trace along a text, by the target's `rows` before each of `tokens`."""
-        self.drafter.begin(prompt, Scores(rows[0].logits[:0], {}))
-        trace = self._sampled if self.of.sampled else self._proposed
-        return trace(prompt, tokens, rows)
+        layers = self.drafter.layers
+        self._hidden = {n: torch.cat([piece.hidden[n] for piece in rows]) for n in layers}
+        before = {layer: states[: len(prompt) - 1] for layer, states in self._hidden.items()}
+        self.drafter.begin(prompt, Scores(rows[0].logits[:0], before))
+        trace = self._sampled if self._has_probs else self._by_round
+        return (trace if self.of.sampled else self._proposed)(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
         """Return [A L] numbers of proposed tokens and hits before each token, after rounds of ArS.
@@ -88,20 +93,47 @@ class DraftTracer:
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
         counts, hits = [], []
-        text, last, most = list(prompt), None, self.of.most
+        for t, context in enumerate(self._contexts(prompt, tokens, rows)):
+            noise = PhiloxStream(0).round(t)
+            proposal = self.drafter.draft(context, self.of.most, noise, always).tokens.tolist()
+            counts.append(len(proposal))
+            hits.append(count_agreeing(proposal, tokens, t))
+        return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
+
+    def _contexts(
+        self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
+    ) -> Iterator[Context]:
+        """Yield what a drafter is given before each of `tokens`, after rounds of ArS."""
+        text, last = list(prompt), None
         none, logits = torch.empty(0, dtype=torch.int64), torch.cat([x.logits for x in rows])
         by = self._processors
         processed = None if by is None else TextProcessors(by, len(prompt))
         for t, token in enumerate(tokens):
-            context = Context(list(text), self.warp, last, processors=processed)
-            noise = PhiloxStream(0).round(t)
-            proposal = self.drafter.draft(context, most, noise, always).tokens.tolist()
-            counts.append(len(proposal))
-            hits.append(count_agreeing(proposal, tokens, t))
-            verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
-            last = Step(Draft(none, None), Scores(logits[t : t + 1], {}), verdict)
+            yield Context(list(text), self.warp, last, processors=processed)
+            verdict, at = Verdict(none, torch.tensor(token), torch.tensor(0)), len(text) - 1
+            hidden = {layer: states[at : at + 1] for layer, states in self._hidden.items()}
+            last = Step(Draft(none, None), Scores(logits[t : t + 1], hidden), verdict)
             text.append(token)
-        return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
+
+    def _by_round(
+        self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
+    ) -> SampledDraft:
+        """Compare a head and the target at each slot of a draft from each position."""
+        drafter: Any = self.drafter
+        logits, q = (torch.cat(parts) for parts in list(zip(*rows, strict=True))[:2])
+        most, depth, left = self.of.most, 1, len(tokens)
+        columns = {name: np.zeros((left, most)) for name in COLUMNS}
+        ahead = torch.tensor([*tokens, *[tokens[-1]] * most])  # slots beyond the text count nothing
+        for t, context in enumerate(self._contexts(prompt, tokens, rows)):
+            if (draft := drafter.follow(context, ahead[t : t + most])) is None:
+                continue
+            depth, n = max(depth, len(draft.probs)), min(len(draft.probs), left - t)
+            target = self._sized(Rows(logits[t:], q[t:]), draft.probs.shape[-1], n)
+            at = ahead[t : t + n].to(draft.probs.device)
+            for name, values in trace_columns(draft.probs[:n], draft.sure[:n], target, at).items():
+                columns[name][t, :n] = to_numpy(values)
+        whole: dict[str, Any] = {name: c[:, :depth].ravel() for name, c in columns.items()}
+        return SampledDraft(**{**whole, "agrees": whole["agrees"] > 0}, depth=depth)
 
     def _sampled(
         self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]

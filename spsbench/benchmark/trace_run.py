@@ -97,7 +97,6 @@ def trace_part(
     by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
     for plain in (cell for cell in part.cells if cell.k == 0):
         loaded = models(plain)
-        text = TextTracer(plain, loaded)
         by_name = group_by((cell for cell in part.traced if cell.same_work(plain)), Drafting.of)
         drafts = [
             DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
@@ -106,6 +105,7 @@ def trace_part(
         for draft in drafts:
             if draft.untraceable is not None:
                 log.info(f"note: no trace of {draft.name}: {draft.untraceable}")
+        text = TextTracer(plain, loaded, sorted({n for x in drafts for n in x.drafter.layers}))
         with TraceWriter(
             traces_path(folder, plain.id, shard), trace_source(plain, folders)
         ) as writer:

@@ -28,7 +28,7 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     traces. SpsError: traces that are unusable or differ, or a file that cannot be written.
     """
     out, traces = check_fit(spec), read_traces(paths)
-    drafts = {str(drafting): drafting for drafting, of in traces.drafts.items() if of.sampled}
+    drafts = {str(name): name for name, of in traces.drafts.items() if of.sampled and not of.most}
     drafting = drafts[named_draft([*drafts], spec)]
     sampled = [trace for _, trace in traces.of(drafting) if isinstance(trace, SampledDraft)]
     ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]

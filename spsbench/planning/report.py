@@ -185,12 +185,13 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        A head of the `adapted` plan is trained instead, since no trace predicts its acceptance. The
-        files are in that plan's folder. `options`: the user's for the adapted plan, with `prompts`.
+        Its files are in the adapted plan's folder. `options`: the user's for that plan, with
+        `prompts`.
         """
         best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
-        heads = (cell for cell in cells.values() if head_part(cell.drafter))
-        cell = next(heads, None) or next(c for m, c in cells.items() if m.drafting == best)
+        cell = next(cell for method, cell in cells.items() if method.drafting == best)
+        if cell.draft is None:  # heads that no trace predicts: trees, parts of hybrids
+            cell = next((each for each in cells.values() if head_part(each.drafter)), cell)
         return str(attribute_at(TRIAL)(cell, steps, adapted.folder, options))
 
     def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:
@@ -263,10 +264,11 @@ class Planned:
         return lines
 
     def _heads(self) -> dict[str, tuple[Cell, float]]:
-        """Map each measured head, "drafter draft", to its cell of most tau, and that tau less 1."""
+        """Map each head, "drafter draft", to its cell of most tau, and that tau less 1."""
         heads: dict[str, tuple[Cell, float]] = {}
-        for name, figures in self.measured.items():
-            cell, kept = self.cells[name], figures.tau.mean - 1
+        taus = {f.method: f.tau for f in self.forecasts.all}
+        for name, tau in {**taus, **{m: f.tau for m, f in self.measured.items()}}.items():
+            cell, kept = self.cells[name], tau.mean - 1
             head = f"{cell.drafter} {cell.draft}"
             if head_part(cell.drafter) and kept > heads.get(head, (cell, -1.0))[1]:
                 heads[head] = cell, kept

@@ -2,7 +2,8 @@
 
 A file of traces is self-contained: it records the source of the texts (`TraceSource`) and the
 drafts (`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a
-draft of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own).
+draft of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own; a head: 23
+a slot).
 """
 
 import base64
@@ -54,12 +55,16 @@ class DraftOf:
     identity: Mapping[str, Any] = field(default_factory=dict)
     sampled: bool  # sampled from a distribution of the text alone; else deterministic
     exact: bool = True  # False: the draft also depends on rounds outside the trace
-    most: int = 0  # tokens requested from a deterministic draft; replays are limited to it
+    most: int = 0  # tokens requested along a text, to which replays are limited; 0: one chain
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """Return the fields of the draft itself."""
         return self.identity
+
+    def replays(self, k: int | None) -> bool:
+        """Return whether rounds of K tokens, or of a schedule (None), follow from the trace."""
+        return not (self.sampled and self.most) if k is None else not self.most or k <= self.most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +81,10 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledDraft:
-    """A sampled draft along a text; entropy and peak are of the distribution before greedy warp."""
+    """A sampled draft along a text; entropy and peak are of the distribution before greedy warp.
+
+    Columns of a `depth` D are [L D]: the slots of a draft that begins at each position.
+    """
 
     p: Floats  # [L] probability of each generated token
     overlap: Floats  # [L] sum_x min(p, q)
@@ -85,6 +93,7 @@ class SampledDraft:
     agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
     reach: int | None = None  # positions after which the draft's own context is full
     stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
+    depth: int = 0  # 0: a slot's distribution is that of its position, wherever the draft begins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,7 +198,7 @@ class Traces:
             kind: type[Any] = Proposed if "hits" in values else SampledDraft
             along: Along = unpack_record(values, kind)
             length = len(along.of(1)[0] if isinstance(along, Proposed) else along.p)
-            if length != len(self.texts[key].q):
+            if length != len(self.texts[key].q) * (getattr(along, "depth", 0) or 1):
                 raise ValueError("columns of unlike length")
             self.along[key, Drafting.parse(label)] = along
 

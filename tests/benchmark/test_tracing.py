@@ -7,18 +7,21 @@ from typing import Any
 import pytest
 import torch
 
+import spsbench
 from spsbench.benchmark import target_probs
 from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer, overrides, proposed_by_k, scheduled_slots
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, always
+from spsbench.loop.types import Context, Draft, Drafter, Limits, Schedule, Scores, always
 from spsbench.loop.types import Drawn as How
+from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter, count_agreeing
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.resolve import resolve, warp_of
 from spsbench.models.cache import Loaded
+from spsbench.plugins import make
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -85,6 +88,26 @@ def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypat
         entropy = float(torch.special.entr(sure).sum())
         assert along.entropy[t] == pytest.approx(entropy, abs=1e-5)
         assert along.agrees[t] == bool(own.argmax() == logits.argmax())
+
+
+@pytest.mark.parametrize(("head", "depth"), [("eagle3", 8), ("medusa", 4), ("mlp", 4), ("mtp", 8)])
+def test_slots_of_a_head_are_those_that_its_rounds_draw_from(head, depth, monkeypatch):
+    monkeypatch.setattr(target_probs, "PIECE", 7)
+    pair = spsbench.load(target="nano", draft=f"nano-{head}", k=4, temperature=0.7, engine="eager")
+    cell, loaded = pair.cell, pair.loaded
+    draft = DraftTracer("d", [cell], loaded, {})
+    layers = draft.drafter.layers
+    for t in (0, 3, 12):
+        decoder = make(
+            "decoders", Spec.parse("native:laws=true"), LoadedDecoderContext(cell, loaded)
+        )
+        how = {"limits": Limits(30), "warp": warp_of(cell), "noise": PhiloxStream(t)}
+        done = next(iter(decoder(PROMPT + TEXT[:t], **how)))
+        text = TEXT[:t] + done.probs.tokens + TEXT  # it goes on with what the round drafts
+        along = draft.along(PROMPT, text, [*TextTracer(cell, loaded, layers).rows(PROMPT, text)])
+        p, overlap = (c.reshape(len(text), -1)[t] for c in (along.p, along.overlap))
+        assert (along.depth, p[:4].tolist()) == (depth, pytest.approx(done.probs.p, abs=1e-5))
+        assert overlap[: done.tested].sum() == pytest.approx(done.overlap, abs=1e-5)
 
 
 class Own(Drafter):

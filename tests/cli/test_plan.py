@@ -6,13 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from spsbench.planning.report import advise
 from spsbench.settings.grid import make_request
 from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
 from spsbench.store.manifest import RUN_SCHEMA
-from tests.adapters import save_adapter
+from tests.adapters import base_of, save_adapter
+from tests.heads.writers import eagle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / str(RUN_SCHEMA)
 
@@ -114,6 +116,24 @@ def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, 
     assert costs[0] == costs[1]
     assert sps(*asked, "--temperature", "0,1").code == 2
     assert sps("plan", "--target", "nano", "--draft", "nano-eagle3", "--dry-run").code == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's
+def test_adapters_are_planned_with_the_head_of_the_base(sps, pair, prompts, tmp_path):
+    head = str(eagle(tmp_path / "head", base_of(pair.target, torch.float32)))
+    adapter = str(save_adapter(tmp_path / "style", Path(pair.target)))
+    asked = ["plan", "--prompts", prompts, "--target", pair.target, "--adapter", adapter]
+    asked += ["--draft", head, "--k", "1,3", "-n", "12", "--confirm", "0", "--json"]
+    told = sps(*asked, "--cost-seconds", "0.1", "--out", str(tmp_path / "plans"))
+    assert told.code == 0, told.err
+    plans = json.loads(told.out)
+    rows = [row for row in plans["rows"] if row["cell"]["verifier"]["name"] == "sps"]
+    assert [row["cell"]["target"].get("adapter") for row in rows] == [None, adapter]
+    for row in rows:
+        alpha, tau = (row["metrics"][n]["mean"] for n in ("alpha", "terms.predicted_tau"))
+        assert 0 < alpha < 1 < tau < 1 + row["k"]
+    assert plans["advice"][adapter].count(f"eagle {head}, K = ") == 2
+    assert sps("plan", str(tmp_path / "plans/base"), "--adapter", adapter).code == 2
 
 
 Mean = namedtuple("Mean", "mean")

@@ -71,6 +71,21 @@ class ChainDrafter(FrontierDrafter):
         spread = None if u is None else frontier.spread(torch.cat(draft_probs), 0.0)
         return Draft(torch.cat(tokens), spread)
 
+    def follow(self, context: Context, tokens: Tensor) -> Along | None:
+        """Return the probs of a draft in which `tokens` are drawn; None: nothing is drafted."""
+        frontier, warp = self._frontier, context.warp
+        frontier.settle(context)
+        depth = frontier.depth(context, len(tokens))
+        if depth == 0:
+            return None
+        rows = [frontier.root(context)]
+        for i in range(1, depth):
+            rows.append(frontier.feed(tokens[i - 1 : i], [i - 1], [i - 2]))
+        logits = torch.cat(rows)
+        probs = warp(logits)
+        sure = confidence_probs(warp, logits, probs)
+        return Along(frontier.spread(probs, 0.0), frontier.spread(sure, 0.0))
+
 
 def rolled_out(
     frontier: Frontier, logits: Tensor, warp: Callable[[Tensor], Tensor], u: Tensor, first: int

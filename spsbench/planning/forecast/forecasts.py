@@ -154,7 +154,7 @@ def forecast_all(
     for method in methods:
         if method.drafting in traced:
             draft = traced[method.drafting][0]
-            if draft.sampled or (method.k or 0) <= draft.most:
+            if draft.replays(method.k):
                 by_draft.setdefault(method.drafting, []).append(method)
     total, done = sum(len(traced[drafting][1]) for drafting in by_draft), itertools.count()
     predictions: list[Prediction] = []

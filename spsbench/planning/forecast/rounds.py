@@ -69,7 +69,7 @@ class Acceptances:
         kept: [L, M] chance that a round from each position keeps its first i + 1 slots or more;
             0 beyond the end of the text.
         longest: [L] tokens that a draft from each position has at most.
-        overlap: [L] sum_x min(p, q); None where it is unknown.
+        overlap: [L, M] sum_x min(p, q) of each slot; None where it is unknown.
         slot_by_slot: whether the rule tests slot by slot, so that `Round.tested` applies.
         passes: [L] most slots whose distribution is computed; None: of all that are requested.
     """
@@ -93,19 +93,20 @@ class Acceptances:
         """Return the chances of a draft whose distribution depends on the text alone.
 
         `p` and `q` are [L] probabilities of the generated tokens (`match` needs no q: None), `rule`
-        is a name in `RULES`, `most` is M, and `overlap` is kept as it is. `stops`: [L] slots after
-        which a schedule ends the draft, by the distribution of the next slot. Drafted tokens are
-        then estimates: no trace holds the path behind a rejection.
+        is a name in `RULES`, and `most` is M. `p` and `overlap` may be [L, D], of the D slots of a
+        draft from each position. `stops`: [L] slots after which a schedule ends the draft, by the
+        distribution of the next slot. Drafted tokens are then estimates: no trace holds the path
+        behind a rejection.
         """
         chances, slot_by_slot = RULES[rule]
-        ratios = chances(p, np.ones_like(p) if q is None else np.maximum(q, LEAST))
-        padded = np.concatenate([ratios, np.zeros(most)])
-        kept = np.lib.stride_tricks.sliding_window_view(padded, max(most, 1))[: len(p), :most]
-        kept = np.cumprod(kept, axis=1)
+        targets = slots_ahead(np.ones(len(p)) if q is None else q, most)
+        of_slots = chances(slots_ahead(p, most), np.maximum(targets, LEAST))
+        kept = np.cumprod(of_slots, axis=1, dtype=np.float64)
+        overlap = None if overlap is None else slots_ahead(overlap, most)
         if not slot_by_slot:
             kept = np.minimum(np.minimum.accumulate(kept, axis=1), 1.0)
         if stops is None:
-            return cls(kept, np.full(len(p), most), overlap, slot_by_slot)
+            return cls(kept, np.full(len(p), min([most, *p.shape[1:]])), overlap, slot_by_slot)
         longest = np.asarray(stops, np.int64)
         return cls(kept, longest, overlap, slot_by_slot, longest + 1)
 
@@ -120,6 +121,14 @@ class Acceptances:
         return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
 
 
+def slots_ahead(values: Floats, most: int) -> Floats:
+    """Return [L, most]: the values from each position on of [L], a row of [L, D]; then zeros."""
+    if values.ndim == 2:
+        return np.pad(values[:, :most], [(0, 0), (0, max(0, most - values.shape[1]))])
+    padded = np.concatenate([values, np.zeros(most)])
+    return np.lib.stride_tricks.sliding_window_view(padded, max(most, 1))[: len(values), :most]
+
+
 def acceptances_of(
     text: Written, trace: Along, rule: str, most: int, schedule: str = ""
 ) -> Acceptances:
@@ -131,8 +140,9 @@ def acceptances_of(
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)
         return Acceptances.deterministic(hits, proposed, most)
-    stops = trace.stops.get(schedule)
-    return Acceptances.sampled(trace.p, text.q, rule, most, trace.overlap, stops)
+    shape = (len(text.q), trace.depth) if trace.depth else -1
+    p, overlap = (column.reshape(shape) for column in (trace.p, trace.overlap))
+    return Acceptances.sampled(p, text.q, rule, most, overlap, trace.stops.get(schedule))
 
 
 def room_of(length: int, budget: int = UNLIMITED, reach: int | None = None) -> Ints:
@@ -202,8 +212,7 @@ class Rounds:
         kept, tested = self.slots
         if self.acceptances.overlap is None:
             return float(kept.sum()), float(tested.sum())
-        places = self.starts[:, None] + np.arange(tested.shape[1])
-        overlap = self.acceptances.overlap[np.minimum(places, len(self.acceptances.longest) - 1)]
+        overlap = self.acceptances.overlap[self.starts, : tested.shape[1]]
         return float((tested * overlap).sum()), float(tested.sum())
 
     def totals(self, seconds: Floats) -> Totals:
@@ -329,7 +338,7 @@ def simulate_rounds(
                 accepted += 1
             tested, overlap = min(accepted + 1, drafted) if along.slot_by_slot else -1, None
             if along.overlap is not None and tested >= 0:
-                overlap = float(along.overlap[position : position + tested].sum())
+                overlap = float(along.overlap[position, :tested].sum())
             tokens = [0] * (accepted + 1)  # their number is right, the ids are unknown
             history.append(round_type(drafted, tested, accepted, tokens, overlap, 0.0, None))
             counts[position, requested] += 1

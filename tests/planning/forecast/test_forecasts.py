@@ -78,6 +78,18 @@ def test_a_draft_that_a_schedule_stops_costs_the_probs_that_were_computed(stops,
     assert found.ms.mean * found.tau.mean == pytest.approx(1e3 * seconds, rel=0.03)
 
 
+def test_slots_of_a_head_are_kept_by_their_depth():
+    ((text, along),) = texts(1.0, 1, 400)
+    slots, draft = np.tile([0.8, 0.5], 400), replace(DRAFT, most=8)
+    traced = [(text, replace(along, p=slots, overlap=slots, depth=2))]
+    for k, tau, alpha in ((1, 1.8, 0.8), (2, 2.2, 1.2 / 1.8), (4, 2.2, 1.2 / 1.8)):
+        found = forecast(candidate(k), draft, traced, flat())
+        assert found.tau.mean == pytest.approx(tau, rel=0.02)
+        assert found.alpha.mean == pytest.approx(alpha, rel=0.02)
+        assert found.drafted == pytest.approx(min(k, 2), rel=0.02)
+    assert [draft.replays(k) for k in (8, 9, None)] == [True, False, False]
+
+
 def test_a_look_up_pays_for_what_it_finds():
     """Nothing found: a plain round, and the asking."""
     lookup = DraftOf(name=NGRAM, sampled=False, most=16)

@@ -211,9 +211,9 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug. `pair` is what
     `spsbench.load` returns; `plan` has the prompts, the bias to detect, and when to end; `say`
-    receives each message for the user (None: messages go to `logging` only). `options` are those of
-    cells. SpsError: they are invalid or cannot be audited (K = 0, a constraint), no prompt fits, or
-    several `workers` cannot share the model.
+    receives messages for the user (None: only `logging`). `options` are of cells. SpsError: they
+    are invalid or not audited (K = 0, a constraint), no prompt fits, or `workers` cannot share the
+    model.
     """
     cell, _ = pair.configured(**options)
     loaded = pair.model_cache.load(with_weights(cell))

@@ -343,8 +343,8 @@ def overlaps_in_one_pass(
 def overlaps_by_drafting(frontier: Any, text: TargetReading, depth: int) -> Tensor:
     """Return [rows, depth] sums of min(p, q) of drafts along the text, `STRIDE` tokens apart.
 
-    A head that looks at a text in other ways than `overlaps_in_one_pass` drafts by its drafter's
-    own frontier, which begins anew for each row.
+    For heads that `overlaps_in_one_pass` cannot run: their drafter's own `frontier` begins anew for
+    each row. Rows at which the head drafts fewer than `depth` tokens are left out.
     """
     tokens, rows = text.tokens.tolist(), []
     for n in range(STRIDE, len(tokens) - depth, STRIDE):

@@ -51,8 +51,7 @@ def progress_in(
 ) -> Progress | None:
     """Return the progress of the run in `folder` with the records `recorded`; None: it plans none.
 
-    `cells` are those of its manifest; its logs tell which shards have begun, and so whether a
-    resume can make something that is missing.
+    `cells` are those of its manifest; its logs tell whether a shard that has begun lacks some.
     """
     planned = dict.fromkeys(_planned_keys(manifest, cells))
     if not planned:

@@ -128,8 +128,7 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
     """Replace token ids and text of each record of a shard by a digest, in place.
 
     For prompts that may be measured with and not passed on: what a model writes about an article
-    quotes it. Equal texts remain equal, and all other fields stay. InUseError: the log has a
-    writer.
+    quotes it. Equal texts remain equal, and other fields stay. InUseError: the log has a writer.
     """
     path = records_path(folder, shard)
     with Lock(path):

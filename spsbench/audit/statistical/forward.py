@@ -145,7 +145,11 @@ def _compute_as_stock(module: StandIn, wide: bool, *inputs: Any, **options: Any)
 
 @contextmanager
 def precise(model: PreTrainedModel) -> Iterator[None]:
-    """Run `model` in stock layers and in float32, a block at a time; it is left as it was."""
+    """Run `model` in this block in stock layers and in float32; it is left as it was.
+
+    Layers that an engine packed compute as stock ones. Weights of a narrower dtype are widened, in
+    blocks of layers while each of them runs, and elsewhere for the whole time.
+    """
     narrow = model.dtype not in PRECISE
     blocks = list(_blocks(model)) if narrow else []
     of_blocks = [_narrow_weights(block) for block in blocks]

@@ -189,8 +189,7 @@ def referee_of(cell: Cell, loaded: Loaded) -> Referee:
 def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
     """Return the one fault to bet on: a set of tokens towards which a wrong method shifts texts.
 
-    With a draft model of the same vocabulary, tokens that it prefers; for look-ups in the text,
-    what followed last time; else the likeliest.
+    Tokens that a draft model of this vocabulary prefers, a look-up's next token, or the likeliest.
     """
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         return [DraftPreferred()]

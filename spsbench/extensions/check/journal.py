@@ -117,8 +117,7 @@ class Journal:
     ) -> T:
         """Return the kept value of `key`, converted by `read`, else what `ask` gives; keep that.
 
-        It is kept in the form that `write` makes of it. DataError: nothing is kept, and no server
-        is asked; or what is kept has another form.
+        `write` makes it plain. DataError: what is kept has another form, or no server is asked.
         """
         if key in self:
             return self.read(key, read)

@@ -60,16 +60,11 @@ class RangeError(FieldError):
 def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Open a file or a pipe, behind its byte order mark; gzip, bzip2, xz and zstd are unpacked.
 
-    Yields the file to read, and the one whose position says how far it is read.
-
-    Args:
-        path: `~` is expanded.
-        what: is expected there, in words.
-
-    Raises:
-        MissingError: no such file. PermissionDeniedError: not readable.
-        DataError: it fails while it is read, or a pipe is silent for too long; or it is damaged,
-            unpacks to too much, is a folder or a device; it is UTF-16, or a pointer of Git LFS.
+    Yields the file to read, and the one whose position says how far it is read. `~` in `path` is
+    expanded; messages say that `what` is expected. Raises MissingError for no such file,
+    PermissionDeniedError for one that is not readable, and DataError for one that is damaged or
+    fails while it is read, unpacks to too much, is a folder, a device, UTF-16 or a pointer of Git
+    LFS, and for a pipe that is silent for too long.
     """
     with reading(path, what), open_file(_existing(path)) as file:
         start, place = file.peek(len(POINTER)), cut(str(path), MAX_PATH)

@@ -76,7 +76,11 @@ def _answer(
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
 ) -> PageAnswer:
-    """Return the answer of the fastest of `rows`, decided ones first, and what its texts show."""
+    """Return the answer of the fastest of `rows`, decided ones first, and what its texts show.
+
+    Its figure is the speed-up, or words: not decided under load, or no difference shown where the
+    interval contains 1; n/a without it.
+    """
     timed = [row for row in rows if row.speedup and not row.speedup.undecided]
     best = max(timed or rows, key=lambda row: row.speedup.mean if row.speedup else 0.0)
     cell, gained = best.cell, best.speedup

@@ -29,7 +29,6 @@ UNDECIDED = (
     "under penalties, biases or bans a server's distribution cannot be decided by what it states, "
     "which is that before them on some engines. Name the model with `weights`"
 )
-NOT_TOLD = "the engine does not tell how many of them were drafted"
 
 
 class Sampled:
@@ -160,11 +159,11 @@ class Sampled:
         if verdict is AuditVerdict.BIAS and uncertain and not finding.shared:
             verdict, line = AuditVerdict.UNKNOWN, f"{MAY_DO_IT.format(uncertain)}: {line}"
         elif verdict is not AuditVerdict.BIAS and why:
-            verdict, line = AuditVerdict.UNKNOWN, why
-        elif verdict is AuditVerdict.HELD:
-            told = f"{drafts.accepted:,.0f} of them were drafted" if drafts else NOT_TOLD
-            line = f"{line} in {audit.tokens:,} tokens; {told}"
-            if drafts and drafts.accepted + drafts.rounds < (finding.claim or 1) * audit.tokens:
+            line = f"{line}; {why}" if verdict is AuditVerdict.HELD else why
+            verdict = AuditVerdict.UNKNOWN
+        elif verdict is AuditVerdict.HELD and drafts:
+            line = f"{line} in {audit.tokens:,} tokens; {drafts.accepted:,.0f} of them were drafted"
+            if drafts.accepted + drafts.rounds < (finding.claim or 1) * audit.tokens:
                 verdict = AuditVerdict.UNKNOWN
                 line += ", too few for such a bias to be theirs"
         if audit.left_out and audit.tokens:

@@ -246,6 +246,8 @@ def why_unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -
             f"of {unstated:,} of {tokens:,} tokens nothing is stated but that they were emitted, "
             "which may be all that were drafted"
         )
+    if drafts is None and tokens:
+        return f"the engine does not tell how many of the {tokens:,} audited tokens were drafted"
     return ""
 
 

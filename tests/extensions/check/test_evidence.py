@@ -25,8 +25,7 @@ MOST = 512 * 1024
 def test_kept_answers_give_the_verdict_of_their_row(path):
     with (FOLDER / f"{path.parent.name}.csv").open(encoding="utf-8") as table:
         verdicts = {row["row"]: row["verdict"] for row in csv.DictReader(table)}
-    held = verdicts[path.name.partition(".")[0]].startswith("HELD")
-    assert run_check(None, {"resume": path}).verdict == (
-        AuditVerdict.HELD if held else AuditVerdict.BIAS
-    )
+    words = verdicts[path.name.partition(".")[0]].partition(" ")[0].rstrip(",")
+    expected = {"HELD": AuditVerdict.HELD, "no": AuditVerdict.UNKNOWN}
+    assert run_check(None, {"resume": path}).verdict is expected.get(words, AuditVerdict.BIAS)
     assert path.stat().st_size <= MOST

@@ -92,6 +92,7 @@ def test_several_temperatures_have_a_plan_and_a_verdict_each(sps, pair, prompts,
     assert [table["answer"] for table in json.loads(again.out)] == [t["answer"] for t in tables]
 
 
+@pytest.mark.needs_fast  # a trial trains
 @pytest.mark.filterwarnings("ignore")  # PEFT's
 def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, tmp_path):
     adapter = str(save_adapter(tmp_path / "style", Path(pair.target)))

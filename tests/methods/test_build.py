@@ -112,5 +112,6 @@ def test_a_rule_that_promises_something_unknown_is_refused(tmp_path):
         resolve(SAMPLED.but(verifier=fix_spec(Spec(f"{tmp_path / 'mine.py'}:Mine"))))
 
 
+@pytest.mark.needs_fast
 def test_the_json_of_a_cell_names_no_guarantee_of_a_built_in_rule():
     assert "guarantee" not in resolve(SAMPLED.but(verifier=Spec("lenient"))).to_json()

@@ -42,7 +42,8 @@ def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     counts_drafts = stub.schema == "vllm"  # else that none was biased is all that is known
     expected = AuditVerdict.HELD if counts_drafts else AuditVerdict.UNKNOWN
     assert (sampled.mode, sampled.verdict) == (Mode.STATED, expected)
-    assert sampled.finding.claim and sampled.finding.audited.hides is hides
+    assert sampled.finding.claim
+    assert sampled.finding.audited.hides is hides
 
 
 @pytest.mark.parametrize("scored", first(1, [False, True]))

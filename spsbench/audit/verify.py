@@ -212,8 +212,7 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
     At temperature 0 each prompt is identical, a rounding tie, or a bug. `pair` is what
     `spsbench.load` returns; `plan` has the prompts, the bias to detect, and when to end; `say`
     receives messages for the user (None: only `logging`). `options` are of cells. SpsError: they
-    are invalid or not audited (K = 0, a constraint), no prompt fits, or `workers` cannot share the
-    model.
+    are invalid or not audited (K = 0, a constraint), no prompt fits, or `workers` share a model.
     """
     cell, _ = pair.configured(**options)
     loaded = pair.model_cache.load(with_weights(cell))

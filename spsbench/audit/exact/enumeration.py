@@ -107,8 +107,8 @@ class Walk:
         """Choose a cell of the uniform at `address`; return its index and a number in the cell.
 
         The next number of `script`, 0 past its end, chooses among the cells that meet the uniform's
-        bounds. The bounds shrink to the cell, `weight` falls to its share of them, and `trail`
-        grows. The number is near the cell's lower end, or its upper end if `upper`.
+        bounds. These shrink to the cell, its share of them multiplies `weight`, and `trail` grows.
+        The number is near the cell's lower end, or its upper end if `upper`.
         """
         low, high = self.boxes.get(address, (0.0, 1.0))
         live, edge = [], 0.0

@@ -67,7 +67,7 @@ class Scorer:
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
         """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends.
 
-        They are under the processors, in the precision of the model (float32, if it is narrower).
+        They are under the processors; [0, V] without tokens, or if the prompt exceeds the context.
         """
         text = [*prompt, *tokens[:-1]] if tokens else []
         text = text[: self.limit]

@@ -51,8 +51,8 @@ class Sampled:
     def mode(self) -> Mode | None:
         """Return the strongest mode that the servers support; None: no distribution is known.
 
-        WEIGHTS needs weights, and ids or log-probabilities of the server; BASELINE one that scores
-        ids, without chats; STATED both ids and log-probabilities.
+        WEIGHTS needs weights, and vLLM or a server with ids or log-probabilities. BASELINE needs
+        ids, a baseline that scores them, and no chats; STATED needs ids and log-probabilities.
         """
         server, base = self.servers[OWN], self.servers.get(BASE)
         if self.weights is not None and (

@@ -161,10 +161,10 @@ def doubts_of(
 ) -> dict[AuditVerdict, str]:
     """Return verdict -> why it does not stand, for the verdicts on greedy texts that are in doubt.
 
-    HELD is in doubt if no token of `answers` (all of greedy texts and modes) was drafted, by
-    `drafts` (None: unknown), or those of which nothing is stated may be all that were. BIAS is in
-    doubt if samplers that the server does not switch off may change greedy text, or if its texts
-    are compared with what it states, and `checked` left out sampled texts that did not balance.
+    HELD is in doubt if by `drafts` (None: unknown) it is unknown that a token of `answers` (all of
+    greedy texts and modes) was drafted, or nothing may be stated of all that were. BIAS is in doubt
+    if samplers that the server does not switch off may change greedy text, or if its texts are
+    compared with what it states, and `checked` left out sampled texts that did not balance.
     """
     doubts = {}
     by_itself = BASE not in texts.servers and texts.weights is None

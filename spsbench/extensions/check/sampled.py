@@ -150,8 +150,9 @@ class Sampled:
         """Return `finding` with what speaks against it in its line, and UNKNOWN where that decides.
 
         A BIAS is UNKNOWN if samplers that stay on may be its cause, unless plain texts share it.
-        All else is UNKNOWN if no audited token was drafted, or unstated ones may be all that were;
-        HELD also if fewer were than a bias of that size takes. `audit` tells of texts left out.
+        All else is UNKNOWN if `drafts` tell of no drafted token (None: unknown), or all may be
+        unstated; HELD also if fewer were drafted than such a bias takes. `audit` tells of texts
+        left out.
         """
         uncertain = ", ".join(self.servers[OWN].uncertain)
         line, verdict = finding.line, finding.verdict

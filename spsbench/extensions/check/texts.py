@@ -232,12 +232,10 @@ class CheckTexts:
 
 
 def why_unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> str:
-    """Return why nothing is known of drafted tokens among audited ones; empty if something is.
+    """Return why no audited token is known to have been drafted; empty if one is, or none audited.
 
-    Args:
-        drafts: the acceptance of drafts in the texts; None: unknown.
-        tokens: number of audited tokens.
-        unstated: number of those of which nothing is stated but that they were emitted.
+    `drafts` counts the drafts in the texts (None: unknown), `tokens` are the number of audited
+    tokens, and `unstated` of those of which nothing is stated but that they were emitted.
     """
     if drafts and not drafts.speculated:
         return f"none of the {tokens:,} audited tokens was drafted ({drafts.source})"

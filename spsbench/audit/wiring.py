@@ -297,7 +297,10 @@ def drop_equal_wirings(scores: Sequence[WiringScore]) -> list[WiringScore]:
 def score(
     head: Head, target: TargetParts, texts: Sequence[TargetReading], depth: int, flags: Flags = ()
 ) -> WiringScore:
-    """Let a head draft up to `depth` tokens along texts; return the score of its wiring `flags`."""
+    """Let a head draft up to `depth` tokens along texts; return the score of its wiring `flags`.
+
+    Plain heads draft after all rows at once, others `STRIDE` tokens apart; some end drafts earlier.
+    """
     network = load_network(head, target)
     kind: Any = plug_in("drafters", Spec(head.family))().frontier_of(network)
     frontier = kind(network, target, PreallocatedCache())

@@ -122,7 +122,11 @@ class RunWriter:
             self._log.append({"note": to_builtins(note)})
 
     def _write_starts(self) -> None:
-        """Write the starts that wait, and the manifest if missing; MismatchError: it differs."""
+        """Write the starts that wait, and the manifest if missing; MismatchError: it differs.
+
+        The first call takes over the manifest that is there. If its prompts have other tokens,
+        since chat templates wrote another time, starts get this process's time as their `clock`.
+        """
         if not self._begun:
             mine, self.manifest = self.manifest, self.manifest.write_once(self.folder)
             other_prompts = self.manifest.prompt_ids != mine.prompt_ids

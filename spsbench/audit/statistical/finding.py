@@ -98,14 +98,9 @@ def share_test(
 class MethodAudit:
     """The tokens of one method or server, in order, and the e-process against its distribution.
 
-    Each alternative has an equal share of the capital: the mean of their e-processes is one
-    nonnegative martingale, so that the level holds for the whole.
-
-    Args:
-        name: shown in results.
-        alternatives: faults to bet on.
-        bands: [D] for each alternative, the bias that rounding may explain.
-        level: probability of a false alarm.
+    Each alternative, a fault to bet on, has an equal share of the capital: the mean of their
+    e-processes is one nonnegative martingale, so that the level (probability of a false alarm)
+    holds for the whole. `bands` [D] are for each alternative the bias that rounding may explain.
     """
 
     def __init__(
@@ -266,11 +261,8 @@ GROWTH = 1.1  # how far the sample grows before the simulated claim is computed 
 class AuditWithBaseline:
     """The method under audit and its baseline, whose verdict is known at any time.
 
-    Args:
-        audited: texts of the method or server.
-        plain: texts of the same target without a draft, if there are any.
-        bias: the bias that the audit must be able to find; None: whatever the length allows.
-        undecided: verdict where the texts do not decide.
+    `plain` has texts of the same target without a draft, if any. `bias` is the one that must be
+    found (None: whatever the length allows), and `undecided` the verdict where texts do not decide.
     """
 
     def __init__(

@@ -37,13 +37,10 @@ SHARE = 0.4  # share of the free memory available to a copy
 
 
 class Scorer:
-    """Scorer of texts with `model`, independent of any engine.
+    """Scorer of texts with `model`, which was loaded for the run, independent of any engine.
 
-    Args:
-        model: the model loaded for the run.
-        vocab_size: number of tokens; further logits are padding.
-        processors: the processors under which the texts were drawn; None: there are none.
-        reload: load the weights again instead of sharing them, if memory allows.
+    Logits beyond `vocab_size` are padding. `processors` are those under which the texts were drawn
+    (None: none). `reload`: the weights are loaded again, not shared, if memory allows.
     """
 
     def __init__(

@@ -85,7 +85,10 @@ class ReplyReader(AnswerReader):
 
 
 async def check_tools(texts: CheckTexts) -> ServerGreedy:
-    """Ask for calls of tools, free and forced; compare them with schemas, streams and baseline."""
+    """Ask for calls of tools, free and forced; compare them with schemas, streams and baseline.
+
+    Returns a comparison for each request. RefusedError, in a group: the server takes no tools.
+    """
     _, schemas = msgspec.json.schema_components(TOOLS.values())
     functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     tools = [{"type": "function", "function": function} for function in functions]

@@ -163,7 +163,10 @@ class ServerAudit(MethodAudit):
         self.unseen = 0  # tokens of texts that are left out
 
     def take_text(self, text: Columns) -> None:
-        """Bet on a text, less the price of what is left out (theorem 3); note flaws in `broken`."""
+        """Bet on a text, less the price of what is left out (theorem 3); note flaws in `broken`.
+
+        An empty or flawed text only counts as one of `texts`, whose number seeds controls' draws.
+        """
         if not len(text) or text.flaw:
             self.texts += 1
             self.broken += [text.flaw] if len(text) else []

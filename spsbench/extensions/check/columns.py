@@ -177,7 +177,11 @@ class TopLists:
         return [entry for entry in row.top if entry[1] > edge]
 
     def _learn(self, row: "Listed") -> None:
-        """Learn the length of lists, and how they show an outsider; cut rows tell neither."""
+        """Learn the length of lists, and how they show an outsider; cut rows tell neither.
+
+        A row in which the emitted token is not among the lowest tells the length; a row without it,
+        or longer than known, shows how a token outside the likeliest is listed.
+        """
         if row.is_cut or self._is_unstated(row):
             return
         self._lists_emitted |= row.has_emitted

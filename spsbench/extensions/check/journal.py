@@ -53,7 +53,11 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
-        """Read a file's header and answers, packed or not; DataError: not by this command."""
+        """Read a file's header and answers, packed or not; DataError: not by this command.
+
+        It is also one that is too large or damaged; a torn last line is left out. Of a key that
+        comes twice the last value counts.
+        """
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()

@@ -75,7 +75,11 @@ async def check_modes(
 
 
 async def check_json(texts: CheckTexts) -> ServerGreedy:
-    """Ask for JSON under schemas, count it; compare with the baseline, else with what is stated."""
+    """Ask for JSON under schemas, count it; compare with the baseline, else with what is stated.
+
+    All servers are asked; the result compares the texts of OWN, and its `reference` has the counts.
+    RefusedError, in a group: a server takes no schemas.
+    """
     answers, shares = {}, []
     for name, server in texts.servers.items():
         asks = [

@@ -150,9 +150,8 @@ class Sampled:
         """Return `finding` with what speaks against it in its line, and UNKNOWN where that decides.
 
         A BIAS is UNKNOWN if samplers that stay on may be its cause, unless plain texts share it.
-        All else is UNKNOWN if `drafts` tell of no drafted token (None: unknown), or all may be
-        unstated; HELD also if fewer were drafted than such a bias takes. `audit` tells of texts
-        left out.
+        All else is UNKNOWN if `drafts` (None: unknown) tell of none that `audit` surely saw; HELD
+        also if fewer were drafted than such a bias takes. Texts left out are told.
         """
         uncertain = ", ".join(self.servers[OWN].uncertain)
         line, verdict = finding.line, finding.verdict

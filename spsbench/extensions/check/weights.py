@@ -69,27 +69,16 @@ def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bit
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model scored on this machine.
+    """A model scored on this machine."""
 
-    Args:
-        name: the name given by the user.
-        score: (prompt, tokens) -> [n, V] logits at each of `tokens`.
-        encode: text of a prompt -> ids.
-        chat: text of one user's message -> ids of the whole template.
-        texts: [V] text of each id; None for an id without text.
-        ends: ids that end a text.
-        bos: the id that begins a text, if the tokenizer has one.
-        processors: the processors of the texts that are scored `under` them; None: there are none.
-    """
-
-    name: str
-    score: Callable[[Sequence[int], Sequence[int]], Floats]
-    encode: Callable[[str], list[int]]
-    chat: Callable[[str], list[int]]
-    texts: Sequence[str | None]
-    ends: frozenset[int]
-    bos: int | None = None
-    processors: Processors | None = None
+    name: str  # as the user gave it
+    score: Callable[[Sequence[int], Sequence[int]], Floats]  # (prompt, n tokens) -> [n, V] logits
+    encode: Callable[[str], list[int]]  # text of a prompt -> ids
+    chat: Callable[[str], list[int]]  # text of one user's message -> ids of the whole template
+    texts: Sequence[str | None]  # [V] text of each id; None for an id without text
+    ends: frozenset[int]  # ids that end a text
+    bos: int | None = None  # the id that begins a text, if the tokenizer has one
+    processors: Processors | None = None  # of the texts that are scored `under` them
 
     def under(self, processors: Processors | None) -> "LocalModel":
         """Return the same weights, which score texts under `processors`; None: under none."""

@@ -87,7 +87,7 @@ def _hub() -> Articles:
 
 
 def _file(path: Path) -> Articles:
-    """Read the articles of a file without repeated ones; raise DataError where there are none."""
+    """Return a file's distinct articles, counted in the title; DataError: none, or a bad row."""
     items, repeated = drop_repeated(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")

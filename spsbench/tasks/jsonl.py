@@ -87,7 +87,7 @@ class Jsonl(PromptTask):
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all samples in order; DataError: one does not fit the context.
 
-        A line, logged once, counts the system messages that plain prompts leave out.
+        Before the first, a line, logged once, counts system messages that plain prompts leave out.
         """
         unused = 0 if self.is_asked else sum(bool(sample.system) for sample in self._samples)
         if unused and not self._is_named:
@@ -129,7 +129,7 @@ class Jsonl(PromptTask):
             before = name
 
     def _described(self, samples: list[Sample], repeated: int) -> str:
-        """Return a line that counts prompts, references, and what was left out."""
+        """Return a line that counts prompts, references (wordless, too) and repeated lines."""
         references = [s.reference for s in samples if s.reference is not None]
         parts = [f"{self._path}: {len(samples):,} prompts", f"{len(references):,} references"]
         if repeated:
@@ -142,7 +142,8 @@ class Jsonl(PromptTask):
 def _sample(row: FileRow, number: int) -> Sample:
     """Return the sample of a row, in any format; without an id it is called `prompt-NUMBER`.
 
-    Its text is under `prompt`, `text`, or first in `turns`. DataError: none, or an unusable value.
+    Its text is under `prompt`, `text`, or first in `turns`, its group under `group` or `category`.
+    DataError: no text, an empty one, or an unusable value.
     """
     key = _text_key(row)
     ids = [id_key for id_key in ("id", "question_id") if id_key in row.values]
@@ -209,7 +210,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
 
 
 def _schema(row: FileRow) -> str:
-    """Return the schema of a row as checked text, "" for none or null; DataError: unusable."""
+    """Return `json_schema`, an object or its text, as checked text, "" for none; DataError: bad."""
     value = row.values.get("json_schema")
     if value is None:
         return ""

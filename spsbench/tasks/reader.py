@@ -133,7 +133,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
 
 
 def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield each line's row but empty ones; DataError for too long a line or file."""
+    """Yield each line's row but blank ones; DataError: as `_value`, or too long a line or file."""
     size = 0
     for number, line in enumerate(lines, 1):
         size += len(line)
@@ -149,9 +149,10 @@ def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Fil
 
 
 def _value(line: bytes, where: str, text: str | None) -> Any:
-    """Return the JSON object of a line; DataError: it is none.
+    """Return a line's JSON object; DataError: malformed, not UTF-8 or, without a key `text`, none.
 
-    With a key `text`, any other line is a text: a JSON string or list decoded, else as it is.
+    With `text`, a line that does not begin with `{` is a str: that of a JSON string or the line
+    itself. A JSON list is a list, which `_row` refuses.
     """
     start = line.lstrip()[:1]
     try:
@@ -178,7 +179,7 @@ def _row(value: Any, where: str, text: str | None) -> FileRow:
 
 
 def _parquet(path: Path) -> Iterator[FileRow]:
-    """Yield the rows of a parquet file; raise DataError where it is too large."""
+    """Yield the rows of a parquet file, by batches; DataError: it is too large uncompressed."""
     import pyarrow.parquet  # type: ignore[import-untyped]  # it comes with `datasets`
 
     with pyarrow.parquet.ParquetFile(path) as file:

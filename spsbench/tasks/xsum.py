@@ -89,9 +89,9 @@ class XSum(PromptTask):
         self.hold(title, [Sample(item.id, item.document, item.summary) for item in items], 128)
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all articles in order; one that does not fit is cut at a sentence's end.
+        """Yield all articles as prompts, in order; one that does not fit ends after a sentence.
 
-        DataError: not even its first sentence fits.
+        Such a sample has `cut`. DataError: not even its first sentence fits.
         """
         for sample in self._samples:
             prompted = replace(sample, prompt=self.prompt(sample.prompt))

@@ -55,8 +55,7 @@ class Journal:
     def _read(self, path: Path) -> None:
         """Read a file's header and answers, packed or not; DataError: not by this command.
 
-        It is also one that is too large or damaged; a torn last line is left out. Of a key that
-        comes twice the last value counts.
+        DataError too: damaged or too large. A torn tail is left out; of equal keys the last counts.
         """
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):

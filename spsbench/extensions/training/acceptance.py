@@ -180,9 +180,9 @@ def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
 def extrapolate_reach(curve: Sequence[Evaluation], end: int) -> list[float] | None:
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
-    The line is fitted to the later half of the evaluations, and two standard errors are added to
-    its slope; a depth reaches no further than the one before. None before `FEWEST` evaluations or
-    `BEGINNING` of the steps, since the curve is steeper after the start.
+    It is at least the last one: the line is fitted to the later half of the evaluations, and its
+    slope, plus two standard errors, is 0 or more. A depth reaches no further than the one before.
+    None before `FEWEST` evaluations or `BEGINNING` of the steps: the curve is steep at the start.
     """
     if len(curve) < FEWEST or curve[-1].step < BEGINNING * end:
         return None

@@ -89,9 +89,10 @@ def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
 
 
 def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
-    """Write the manifest of a new training, also over one that lies alone, or check it to resume.
+    """Write the manifest of a new training, or check that of one to resume.
 
-    MismatchError: other files in the folder, a training without `resume`, or another identity.
+    A folder with nothing but lock and manifest is new, with `resume` too. MismatchError: files
+    without a manifest, a training without `resume`, or one of another identity.
     """
     path = folder.manifest
     early_names = {folder.lock.name, path.name}

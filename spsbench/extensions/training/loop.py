@@ -245,9 +245,10 @@ class TrainingLoop:
     def _distributions(
         self, prediction: StudentPrediction, batch: TextBatch, q: Tensor, temperature: float
     ) -> Distributions:
-        """Return p and q at a prediction's rows; `q` is [continuation rows, Vd], or empty for none.
+        """Return log p, q and log q at a prediction's rows; without q where `q` is empty.
 
-        p is of logits over `temperature`; tokens are columns of p, -1 where a token has none.
+        `q` is [continuation rows, Vd]. p is of logits over `temperature`, above 0; tokens are
+        columns of p, -1 where a token has none.
         """
         tokens, ids = batch.next_tokens[prediction.rows], self.student.ids
         if ids is not None:
@@ -261,10 +262,10 @@ class TrainingLoop:
         return Distributions(log_p=log_p, tokens=tokens, q=q_there, log_q=q_there.log())
 
     def _evaluate(self, loss: float) -> None:
-        """Append an evaluation, keep the weights of the best one, and call `watch`.
+        """Append an evaluation, keep the weights of the one with the highest tau, call `watch`.
 
-        `loss` is the mean of the steps since the last evaluation, which are forgotten. Gains come
-        in where costs are known. UsageError: the held-out texts are too short.
+        `loss` is the mean of the steps since the last evaluation, whose losses are cleared. It has
+        gains where costs are known. UsageError: the held-out texts are too short.
         """
         evaluation = self._acceptance()
         if not evaluation.reach:
@@ -318,9 +319,10 @@ class TrainingLoop:
         return timed and self.seconds > OVERRUN * self.options.minutes * 60
 
     def _affordable(self) -> int:
-        """Return the number of steps that the minutes allow; UsageError: not even one.
+        """Return the number of steps, 1 or more, that the minutes allow next to the evaluations.
 
-        An evaluation and `PROBED` steps are timed, and their gradients are discarded.
+        An evaluation and `PROBED` steps are timed, and their gradients are discarded. UsageError:
+        there is no time for one of each.
         """
         began = time.perf_counter()
         self._acceptance()

@@ -148,10 +148,11 @@ def asks_itself(options: Training) -> bool:
 def collect_prompts(
     options: Training, tokenizer: Any, chat: bool, overlap: BenchmarkIndex
 ) -> list[list[int]]:
-    """Return the prompts of files and tasks, without duplicates, the shortest first.
+    """Return the prompts of files and tasks as token ids, without duplicates, the shortest first.
 
-    Longer prompts than allowed are left out in a chat, else cut at their end; a line counts them.
-    Reading ends after `count`. DataError: a text of a benchmark, or a source without a new prompt.
+    Longer prompts than allowed are left out in a chat, else cut at their end; a note counts them.
+    A source is read until there are `count` prompts of all; `self` is skipped. DataError: a text of
+    a benchmark, or a source without a new prompt.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
@@ -241,7 +242,7 @@ def bos_prompt(tokenizer: Any, eos: frozenset[int]) -> list[int]:
 def _samples(
     name: str, flag: str, overlap: BenchmarkIndex
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (place, prompt, reference or None) of each prompt; DataError: one of a benchmark."""
+    """Yield (place, prompt, reference or None) of a file or task; DataError: one of `overlap`."""
     path = Path(name).expanduser()
     samples: Iterable[tuple[str, str, str | None]]
     if path.suffix == ".txt":

@@ -55,7 +55,7 @@ class Chained(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth d from 0, of the continuation's rows from 1 + d on."""
+        """Yield `depth` predictions: number d is of continuations' rows from 1 + d on, if any."""
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -201,7 +201,7 @@ class BlockwiseStudent(Chained):
         return BlockwiseShape(width=width, inner=inner, vocab=self.vocab, count=self.depth)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Let each head begin as the identity."""
+        """Set random weights by `seed`; each head begins as the identity."""
         init_weights(self.network, seed)
         for head in self.network.heads:
             head.down.weight.zero_()

@@ -78,7 +78,7 @@ class DraftStudent(Student):
         yield from repeat(StudentPrediction(target_rows, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write model and tokenizer as transformers do; WriteError: a system call failed."""
+        """Write a copy in `dtype`, and the tokenizer; WriteError: a system call failed."""
         model = copy.deepcopy(self.network).to(dtype)
         model.config.dtype = dtype
         try:
@@ -126,7 +126,7 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 
 
 def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
-    """Return a copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
+    """Return a float32 copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
 
     Its layers attend to the newest `window` tokens, None to all: a Llama without biases becomes a
     Mistral, its twin with a window. `prune` halves heads and MLP channels; hidden states keep their

@@ -58,11 +58,11 @@ class UnrollCache:
 def unroll_mask(
     texts: int, rows: int, depth: int, device: torch.device, window: int | None = None
 ) -> Tensor:
-    """Return the mask of pass `depth`, [m, (depth + 1) * m] with m = texts * rows.
+    """Return the mask of pass `depth`, [m, (depth + 1) * m] bool with m = texts * rows.
 
-    Row t of a text reads a draft of `depth` tokens after row t - depth. The row attends to rows of
-    pass 0 up to t - depth, and in each later pass i to row t - depth + i; of them to those in the
-    `window` of newest rows alone.
+    Row t of a text reads a draft of `depth` tokens after row t - depth. It attends, in its own
+    text, to rows of pass 0 up to t - depth, and in each later pass i to row t - depth + i; of them
+    to the `window` newest rows alone (None: all), itself the first. True: it attends.
     """
     place = torch.arange(rows, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(rows)
@@ -93,7 +93,7 @@ class EagleStudent(HeadStudent):
         return EagleShape(layer=layer, fc_bias=False, vocab=self.vocab)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Let the head begin by repeating the feature."""
+        """Set random weights by `seed`, and add the feature to what `fc` gives."""
         init_weights(self.network, seed)
         width = self.shape.layer.width
         self.network.fc.weight[:, width:].add_(torch.eye(width))
@@ -108,7 +108,7 @@ class EagleStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth d from 0, of the continuation's rows from 1 + d on.
+        """Yield `depth` predictions: number d is of the continuations' rows from 1 + d on.
 
         Each pass reads the features that the pass before it wrote. `extra` is the weighted feature
         loss of kinds that have one.
@@ -164,7 +164,7 @@ class Eagle3Student(EagleStudent):
         )
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Let the output head begin as the target's rows of its vocabulary."""
+        """Set weights by `seed`; the output head is the target's rows of its vocabulary."""
         init_weights(self.network, seed)
         self.network.lm_head.weight.copy_(target.head[self.chosen])
         if len(self.chosen) < self.shape.vocab:

@@ -41,9 +41,9 @@ class MtpStudent(EagleStudent):
         return new_shape(self.layer_values, target.name)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Let the layer begin as the target's last one of its kind, and `fc` as the feature.
+        """Copy the target's last layer of the same tensors; other matrices are random by `seed`.
 
-        UsageError: the target has no such layer.
+        To `fc` the feature is added. UsageError: the target has no such layer.
         """
         network, width = self.network, self.shape.width
         network.layer.to_empty(device="cpu")  # a layer of transformers is made on `meta`

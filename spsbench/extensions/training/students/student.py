@@ -68,7 +68,7 @@ class Student(ABC):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each depth, from 0, computed one at a time."""
+        """Yield up to `depth` predictions, from depth 0, each computed when asked for."""
 
     @abstractmethod
     def write(self, folder: Path, dtype: torch.dtype) -> None:

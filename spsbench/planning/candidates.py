@@ -53,11 +53,13 @@ def candidate_cells(
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the options of each combination of drafter, draft and rule, without K and schedule.
 
-    Unnamed drafters are `FIRST` (`model` only with a draft model), and unnamed drafts those that
-    the target brings; with neither named, the target's own defaults come first. A draft model that
-    no named drafter reads is combined with `model`, a draft in `heads` with its own drafter alone,
-    and so is a copy of the target (`self:int4`). Rules are those of `verifier`, else `SAMPLED` for
-    sampled chains and `auto` for others. UsageError: a drafter without its draft, or a lossy rule.
+    Each has `drafter`, `verifier` and what `options` has besides lists; `draft_...` only where it
+    has a `draft`. Unnamed drafters are `FIRST` (`model` only with a draft model), unnamed drafts
+    those that the target brings; with neither named, one without a drafter comes first if the
+    target has a default. A draft model that no named drafter reads is combined with `model`, as is
+    a copy of the target (`self:int4`); a draft in `heads` with its own drafter alone. Rules are
+    those of `verifier`, else `SAMPLED` for sampled chains and `auto` for others. UsageError: a
+    drafter without its draft, or a lossy rule.
     """
     named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:

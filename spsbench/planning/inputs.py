@@ -183,7 +183,7 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return resolved cells of the traced drafts that have costs, by rule, then K, then schedule.
+    """Return resolved cells of each traced draft with costs: for each rule, Ks, then schedules.
 
     `drafter` and `draft` in `options`, if any, choose drafts that match one of either; `verifier`
     and `schedule` name rules and schedules. Rules are else `SAMPLED` for sampled chains, `match`

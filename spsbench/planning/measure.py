@@ -172,9 +172,9 @@ def measure(
     repeated where too short. Passes over `sizes` tokens (rising from 1) and rounds with drafts of
     `requested` tokens are timed once a turn after each of `contexts` cached tokens; contexts that
     do not fit are left out. After a warm-up `FEWEST_TURNS` to `MOST_TURNS` turns fill `seconds`;
-    `watch` is called after each. Turns beside other work are dropped, or, where too few would be
-    left, kept, and the costs `busy`. UsageError: cells that cannot be measured together, no text,
-    or too short a context.
+    `watch` is called with their count after each. Turns beside other work are dropped, or, where
+    too few would be left, kept, and the costs `busy`. UsageError: cells that cannot be measured
+    together, no text, or too short a context.
     """
     check_one_table(pairs)
     first, models = pairs[0]

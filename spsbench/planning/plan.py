@@ -59,7 +59,7 @@ def plan(
         task: source of the prompts; `prompts` names a file instead.
         pair: loaded models; None: the models are loaded.
         say: receives each message for the user; None: messages go to `logging` only.
-        watch: progress callback.
+        watch: called with the progress, a `PlanProgress`, which prints as a line.
         stop: polled; true ends the plan early.
         fit: schedule for `fit_schedule` to fit on the traces; an invalid one is rejected before
             the traces are made.

@@ -289,9 +289,10 @@ class Planner:
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of the traced drafts, times the plan's hypothetical factors.
 
-        They are read from `costs`; or measured along `samples` and kept in the plan's folder,
-        unless those there fit, with batches if some are asked for. UsageError: no draft can be
-        predicted, or as `measure`. DataError: the given file lacks a draft, or batches as large.
+        They are read from `costs`, if that is given; else from the plan's folder, for which they
+        are measured along `samples` where those there are of another setting or lack a draft, or
+        batches as large as `batch`. UsageError: no draft can be predicted, or as `measure`.
+        DataError: the given file lacks a traced draft, or batches as large.
         """
         path, sizes = self.planning.costs, sorted(self.planning.batch)
         if not any(replayable(c) and Drafting.of(c) in traces.drafts for c in self.cells):

@@ -197,7 +197,8 @@ class Planned:
     def with_adapters(self, adapted: Sequence["Planned"], trials: Mapping[str, str]) -> Report:
         """Return this plan of a base and its adapters' as one table, with advice for each.
 
-        `trials`: adapter -> a sentence that follows its advice. The first section has the advice.
+        `trials`: adapter -> what is appended to its advice, if anything. Rows and sections are of
+        the base, then of each adapter; a section before them has the advice.
         """
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}

@@ -66,7 +66,7 @@ class Forecasts:
     def answer(self, measured: Mapping[Method, Measured]) -> Recommendation:
         """Return the answer for the best method measured without doubt, else the best predicted.
 
-        Its numbers name the first by prediction where that is another method.
+        Its numbers end with what was measured of the best predicted, if that is another method.
         """
         forecasts = {f.method: f for f in self.all}
         counted = [method for method, figures in measured.items() if not figures.doubt]
@@ -205,8 +205,8 @@ def least_seconds(
 ) -> float:
     """Return the least seconds of all texts with the best K, 0 to `most`, of every round.
 
-    The choice knows all acceptances, which no real schedule does. `group`: a draft and a rule. The
-    mean over simulations of each text; DataError: no costs of the draft.
+    The choice knows all acceptances, which no real schedule does. Each text, one or more, counts
+    with its mean over simulations. `group`: a draft and a rule. DataError: no costs of the draft.
     """
     simulations = max(FEWEST_CEILING, ALL_CEILING // len(traced))
     drafter, rule = group.drafting, group.verifier

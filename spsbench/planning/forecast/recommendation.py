@@ -109,12 +109,12 @@ def recommend(
 ) -> Recommendation:
     """Return the answer for `method` from its measurement; a prediction alone is undecided.
 
-    Without an interval, a measurement decides only on a quiet machine, where the costs agree, and
-    where the prediction gives the same verdict. `best` is the prediction of `method`; None: no text
-    tells what to expect of it. `measured` has its figures in real rounds; with a prediction, None
-    or doubtful ones leave the answer undecided. `needs` has the break-even values of the same draft
-    and rule; `candidates` is the number of candidates; `doubt` names contradictions in the costs
-    behind the prediction. ValueError: neither a prediction nor a measurement.
+    `best` is the prediction of `method`; None: no text tells what to expect of it. `doubt` names
+    contradictions in the costs behind it. `measured` has the figures of `method` in real rounds;
+    with `best`, None or doubtful ones leave the answer undecided. Without an interval they decide
+    only on a quiet machine, without `doubt`, and where `best` has the same verdict. `needs` has the
+    break-even values of the same draft and rule; `candidates` is the number of candidates.
+    ValueError: neither a prediction nor a measurement.
     """
     among = "it is" if candidates == 1 else f"the best of {candidates} candidates is"
     expected = Decision.UNDECIDED if best is None else decide(best.speedup)

@@ -192,7 +192,7 @@ class Rounds:
 
     @cached_property
     def slots(self) -> tuple[Floats, Floats]:
-        """Return [S, N] expected times that each slot is kept, and tested within the text."""
+        """Return expected times each slot is kept, and tested in the text: [S, most drafted]."""
         drafted, weights = self.drafted[:, None], self.weights[:, None]
         places = np.arange(int(drafted.max(initial=0)))
         kept = weights * (self.acceptances.kept[self.starts, : len(places)] * (places < drafted))

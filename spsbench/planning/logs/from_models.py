@@ -70,10 +70,10 @@ class DraftModel:
     def along(
         self, prompt: Sequence[int], answer: Sequence[int], warp: WarpSettings
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return [L] p of the answer's tokens under `warp`, and [L] which are the likeliest.
+        """Return [L] p of the answer's tokens under `warp`, and [L] whether each is the likeliest.
 
-        The session is emptied, then fed with `prompt`, one token or more, and `answer`, in pieces.
-        The model's logits processors, if any, apply to both results.
+        `prompt` and `answer` have a token or more each. The session is emptied, then fed with both
+        in pieces. The model's logits processors, if any, apply to both results, `warp` to p alone.
         """
         warped = Warp(**asdict(warp))
         text = torch.tensor([*prompt, *answer], dtype=torch.int64)

@@ -178,8 +178,8 @@ class RequestReader:
     def _keep(self, custom_id: str, entry: dict[str, Any], body: object) -> None:
         """Keep the prompt and the sampling of a batch's request until its answer comes.
 
-        An id that names another request is that of a later batch if the first was answered; else
-        neither is kept. LeftOutError: a prompt or a temperature that is none.
+        The next request of an id replaces an answered one (a later batch); if it differs from one
+        that waits, `_joined` refuses the id. LeftOutError: an invalid prompt or temperature.
         """
         account = Account(entry)
         sampling = [body] if isinstance(body, dict) else []

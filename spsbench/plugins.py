@@ -155,7 +155,7 @@ def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
     """Return the arguments of `spec` by name, without defaults; an int for a float becomes one.
 
     Raises UsageError for an argument that `maker` does not have, of another type, or out of its
-    range in `maker.ranges`, and for one without a default that is missing.
+    range in the maker's `ranges`, and for one without a default that is missing.
     """
     declared = parameters(maker)
     typed: dict[str, Scalar] = {}

@@ -237,7 +237,7 @@ def format_counts(numbers: Mapping[str, int]) -> str:
 
 
 def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
-    """Return `batch.lines` as JSONL with `result`, in words, and `passed`; KeyError: unjudged."""
+    """Return the batch's lines as JSONL, with `result` (words) and `passed`; KeyError: unjudged."""
     lines = []
     for program, values in zip(batch.programs, batch.lines, strict=True):
         one = judged[program.key]

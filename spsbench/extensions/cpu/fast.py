@@ -97,8 +97,8 @@ class Fast(Engine):
 
         Threads are taken over from `known`, what an earlier call returned, and not chosen where the
         user gives `threads`. A model on a GPU is prepared as `static` does; one that this engine
-        cannot run is left stock for `eager`. UnsupportedModelError: eager sessions cannot run it
-        either.
+        cannot run is left stock, its codes as plain weights, for `eager`. UnsupportedModelError:
+        eager sessions cannot run it either.
         """
         if model.device.type == "cuda" and model not in KINDS:
             return Static().prepare(model)  # the kernels are for processors
@@ -265,9 +265,10 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
 
 
 def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
-    """Pack the linear layers of `model` and its codes; write layouts, count, reason into `packing`.
+    """Pack linear layers and codes of `model` in place; set layouts and count of `packing`.
 
-    Inputs of codes may be `rounded` to 8 bits. RuntimeError: torch lacks a feature here.
+    Its `reason` says why linear layers stay stock; codes are packed all the same, for inputs that
+    may be `rounded` to 8 bits. RuntimeError: torch lacks a feature here.
     """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)

@@ -142,7 +142,7 @@ def folder() -> Path | None:
 
 @functools.cache
 def _temporary_folder() -> Path:
-    """Return a temporary folder of this process, removed at its end."""
+    """Return a temporary folder of this process, which is removed when the process ends."""
     directory = tempfile.TemporaryDirectory(prefix="spsbench-")
     atexit.register(directory.cleanup)
     return Path(directory.name)
@@ -169,7 +169,7 @@ def _version(compiler: str) -> bytes:
 
 
 def needs_llvm_openmp(compiler: str) -> bool:
-    """Return whether its OpenMP is not torch's, GNU's on Linux: Clang needs LLVM's."""
+    """Return whether the compiler's OpenMP is not torch's, GNU's on Linux: Clang needs LLVM's."""
     return sys.platform == "linux" and b"clang" in _version(compiler)
 
 
@@ -184,9 +184,9 @@ def processor() -> bytes:
 
 
 def _compile(compiler: str, place: Path, key: str) -> Path:
-    """Compile the library into the folder `place`, whole and synced to disk; return its path.
+    """Compile the library into `place`, synced to disk, and return its path, named by `_name`.
 
-    Slow compilation is announced. OSError, SubprocessError: it fails.
+    Slow compilation is announced. OSError, SubprocessError: it fails, and nothing is left there.
     """
     temporary = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
     once = ", once" if place == folder() else f", and {cache_home()} cannot keep them"

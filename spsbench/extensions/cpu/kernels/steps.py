@@ -66,7 +66,7 @@ class ModuleTensors:
         self._forms, self._addresses = list(map(_form_of, self._state)), list[int]()
 
     def addresses(self) -> list[int] | None:
-        """Return their addresses now; None: one has another shape, stride, dtype or device."""
+        """Return the tensors' addresses now, in order; None: the form of one has changed."""
         now = list(map(Tensor.data_ptr, self._state))
         if now != self._addresses:
             if list(map(_form_of, self._state)) != self._forms:
@@ -231,9 +231,9 @@ def kernel_of(kernel: str, bits: int, least: bool) -> str:
 def _planned_product(
     name: str, x: Tensor, panels: Tensor, bias: Tensor | None, width: int, more: tuple[int, ...]
 ) -> Planned:
-    """Return an empty product [..., out] and its step; RuntimeError: tensors that do not fit.
+    """Return an empty product [..., out] of `x` [..., width] and its step; else RuntimeError.
 
-    `more` begins with out; the other numbers are for the kernel.
+    `more` begins with out; the other numbers are for the kernel. Tensors are dense, of one dtype.
     """
     dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
     _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
@@ -301,7 +301,7 @@ def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, cap: float
 ) -> Planned:
-    """Plan `attend_fused`, [1, m, heads, width]; without a `mask` a token sees all up to itself."""
+    """Plan `attend_fused`, [1, m, heads, width]; no `mask`: causal; RuntimeError: not `is_read`."""
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
     _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")

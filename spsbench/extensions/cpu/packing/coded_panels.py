@@ -138,7 +138,7 @@ def to_coded_panels(layer: OverCodes, side: int) -> Tensor:
 
 
 def _words(part: Tensor, bits: int, side: int) -> Tensor:
-    """Return [groups, bytes...] uint8 of codes [groups, group, 32], as they lie in memory."""
+    """Return [groups, bytes...] uint8 of codes [groups, group, 32], as `to_coded_panels` says."""
     groups, group, _ = part.shape
     if bits == 8:
         paired = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)
@@ -151,7 +151,7 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
 def measure_prefetch(
     dtype: torch.dtype, layout: type[QuantisedPanels], bits: int, least: bool
 ) -> None:
-    """Measure and set how `layout` prefetches such codes for `dtype`, unless that is known here."""
+    """Set how `layout` prefetches codes of `bits` (`least`: with minima), measured once here."""
 
     def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
         size = bytes_of_codes(INPUTS, FILL, bits, least)
@@ -190,7 +190,7 @@ CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {"dots": QuantisedDots, "panels
 
 
 def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
-    """Return why its quantised layers cannot be laid out (a device, no kernels); None: they can."""
+    """Return why codes of `model` cannot be laid out (a device, no kernels); None: they can."""
     layers = [layer for *_, layer in quantised_layers(model)]
     if any(tensor.device.type != "cpu" for layer in layers for tensor in layer.parameters()):
         return "codes are multiplied on the CPU"

@@ -48,7 +48,7 @@ class PanelLinear(Packed):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Refuse numbers that the kernel does not know; also without a kernel."""
+        """Return why not: no kernel for the dtype or here, odd inputs of bfloat16; None: it can."""
         if weight.dtype in DEPTH and weight.shape[1] % DEPTH[weight.dtype]:
             return f"{weight.shape[1]} inputs of {weight.dtype} do not fill a panel"
         return missing(weight.dtype)
@@ -90,9 +90,9 @@ def most_bytes(weight: Tensor) -> int:
 
 
 def blocks_of_panels(weights: Tensor) -> Tensor:
-    """Return panels [E, ceil(out / 32), in / c, 32, c] of weights [E, out, in] of any strides.
+    """Copy weights [E, out, in] of any strides into panels [E, ceil(out / 32), in / c, 32, c].
 
-    `PanelLinear.refuses` none of the weights: `c`, from `DEPTH`, divides their inputs.
+    `c` is `DEPTH` of the dtype; `PanelLinear.refuses` no weight. Missing outputs are zeros.
     """
     count, out, width = weights.shape
     depth, pack = DEPTH[weights.dtype], kernel("pack", weights.dtype)

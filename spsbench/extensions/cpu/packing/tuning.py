@@ -139,7 +139,7 @@ def measured_prefetch(
 def prefetch_seconds(
     dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]
 ) -> dict[Prefetch, float]:
-    """Return one thread's seconds by prefetch: medians of trials, summed over `sizes` (rows)."""
+    """Return seconds by prefetch: medians of trials in one thread, summed over `sizes` (rows)."""
     with huge_pages(PIECE * PIECES):
         weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
     others, seconds = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)

@@ -104,7 +104,7 @@ class ModelBody:
         return layers if all(layer.length < end <= layer.capacity for layer in layers) else None
 
     def _texts(self, cache_layers: Sequence[Any], request: ModelRequest) -> list[int] | None:
-        """Return the records of texts, for each kind of mask; None: one is missing or not read."""
+        """Return a `text_record` for each kind of mask, joined; None: no program reads a mask."""
         if (texts := getattr(cache_layers[0], "texts", None)) is not None:
             return list(texts) * len(self._mask_layers)
         masks, numbers, m = request.inputs.masks, list[int](), request.size.tokens
@@ -169,7 +169,7 @@ class CpuModelReplay(BodyReplay[ModelRequest]):
     def run(self, inputs: PassInputs, end: int) -> SimpleNamespace:
         """Make a pass, which lengthens the cache to `end`; return its output as a model does.
 
-        `logits` [1, keep, V], none where they are `unread`; `hidden_states`: layer -> [1, m, D].
+        `logits` are [1, keep, V], [1, 0, V] where unread; `hidden_states`: layer -> [1, m, D].
         """
         size = Size(len(inputs.ids), inputs.keep)
         outputs = self.make_pass(ModelRequest(inputs, end, size))
@@ -220,7 +220,7 @@ class PositionTables:
     """
 
     def __init__(self, recording: Recording, positions: Tensor, most: int | None) -> None:
-        """Take them from the recording of a pass over `positions`; there are at most `most`."""
+        """Take tables from the recording of a pass over `positions`, of at most `most` rows."""
         count = len(positions)
         if any(not x.is_contiguous() or x.numel() % count for x in recording.tables):
             raise UncoveredPassError("functions of positions that are no rows")

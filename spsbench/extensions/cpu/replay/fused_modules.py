@@ -61,7 +61,7 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
 
 
 def module_is_layer_norm(module: nn.Module) -> bool:
-    """Return whether it is torch's own, over rows, with weight and bias of one kind."""
+    """Return whether `module` is torch's layer norm, over rows, weight and bias of one dtype."""
     plain = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1
     return plain and module.bias is not None and module.bias.dtype == module.weight.dtype
 
@@ -73,7 +73,7 @@ def eps_of(module: Any) -> float | None:
 
 
 def way_of(module: nn.Module) -> int | None:
-    """Return the kind of RMS norm as norms.c numbers it; None: it is none."""
+    """Return the kind of RMS norm as norms.c numbers it; None: `module` is of no such kind."""
     kind: Any = type(module)
     is_rms_norm = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
     return _way(kind) if is_rms_norm else None

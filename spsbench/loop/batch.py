@@ -156,7 +156,7 @@ class SharedClock:
         self._now, self._shared = time.perf_counter(), 0.0
 
     def at(self, running: int) -> tuple[float, float]:
-        """Return both; since the last call so many rows were running."""
+        """Return both; since the last call `running` rows had the machine in equal shares."""
         now = time.perf_counter()
         self._shared += (now - self._now) / max(1, running)
         self._now = now

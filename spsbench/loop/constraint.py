@@ -168,7 +168,7 @@ class Constraint:
         return mask
 
     def _move(self, output: Path) -> bool:
-        """Bring the automaton to the state after `output`; false: it stops at a refused token."""
+        """Move the automaton to the state after `output`; false: to that before a refused token."""
         same = common_prefix(self._at, output)
         self._automaton.back(len(self._at) - same)
         self._at = output[:same]

@@ -50,10 +50,10 @@ class TextProcessors:
     def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
         """Return [n, V] logits under the processors, a copy in float32 (float64 stays).
 
-        Row i follows `text`, prompt and answer so far, and the tokens `paths[i]`; with fewer
-        columns than there are tokens, the others are left out. A row in which every token is banned
-        stays as it is, and is noted for `check`. The tokens by which `text` extends the text of the
-        call before are counted; if it does not extend it, counts begin anew.
+        Row i follows `text`, prompt and answer so far, and the tokens `paths[i]`; token ids of V
+        and more are ignored. A row in which every token is banned stays as it is, and is noted for
+        `check`. The tokens by which `text` extends the text of the call before are counted; if it
+        does not extend that text, counts begin anew.
         """
         self._follow(text)
         by, width = self._by, logits.shape[-1]
@@ -158,7 +158,7 @@ class TextProcessors:
         return banned
 
     def _follow(self, text: Sequence[int]) -> None:
-        """Count tokens and n-grams by which `text` extends the counted text; else all anew."""
+        """Count tokens and n-grams by which `text` extends the counted text; else count all."""
         if list(text[: len(self._text)]) != self._text:
             self._restart()
         n = self._by.ngram - 1

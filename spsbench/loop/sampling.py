@@ -186,7 +186,7 @@ def sample(probs: Tensor, u: Tensor) -> Tensor:
     """Draw [...] int64 tokens from [..., V] weights by inverse CDF, with [...] uniforms in [0, 1).
 
     The weights need not sum to 1. A token of weight 0 is never drawn, whatever the rounding. A row
-    with NaN gives some valid id.
+    of zeros, or with NaN, gives some valid id.
     """
     if probs.device.type == "cpu" and probs.shape[-1] >= MANY:
         rows, points = probs.detach().reshape(-1, probs.shape[-1]).numpy(), u.flatten().tolist()

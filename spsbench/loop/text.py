@@ -66,8 +66,8 @@ class Detokenizer:
     def _release(self, text: str) -> str:
         """Return what `text`, that of the window, has beyond what was released; none is pending.
 
-        The window becomes the newest tokens if they alone decode to the end of `text`; beyond
-        `LONGEST` tokens it begins anew.
+        The window shrinks to the tokens that were pending if they alone decode to the end of
+        `text`, and to its last ones if it has more than `LONGEST`; else it stays.
         """
         # Bytes at the end of the prompt may have become a character: it is part of what is new.
         same = common_prefix(self._text, text)

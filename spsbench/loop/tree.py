@@ -167,7 +167,7 @@ def block_visible(parents: Tensor, fed: int) -> Tensor:
 
 
 def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
-    """Return the [1, 1, fed, cached + fed] attention mask of a pass that ends in N tree nodes.
+    """Return the [1, 1, fed, cached + fed] mask of a pass that ends in N tree nodes, on the CPU.
 
     0 where a token may attend, the lowest number of `dtype` where it may not. All tokens attend to
     the cache and to each other as `block_visible` says. (transformers' eager attention would

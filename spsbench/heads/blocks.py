@@ -112,16 +112,16 @@ class TargetLayer(nn.Module):
         vars(self).update(_model=model, _front=f"{front}.", rotary_class=type(rotary))
 
     def split(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return its `weights` by the names and in the shapes of released files: experts apart."""
+        """Return the layer's `weights` in the names and shapes of released files: experts apart."""
         named = {self._front + name.removeprefix("layer."): w for name, w in weights.items()}
         apart = revert_weight_conversion(self._model, named)
         return {name.removeprefix(self._front): weight for name, weight in apart.items()}
 
     def stack(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of a released file by the layer's own names, experts stacked.
+        """Return the weights of a released file by `layer.` and the layer's names, experts stacked.
 
         `tensors`, by the names that `split` returns, is emptied, so that no expert is in memory
-        twice.
+        twice. Raises as transformers' conversion does.
         """
         changes = get_model_conversion_mapping(self._model)
         renamings = [

@@ -183,7 +183,7 @@ def default_features(layers: int) -> tuple[int, ...]:
 
 
 def ids(value: Any, where: str) -> list[int]:
-    """Return the layer numbers in a config value, none for None; DataError: no such list."""
+    """Return the layer numbers in a config value, [] for None; DataError: no list of ints >= 0."""
     if value is None:
         return []
     if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):

@@ -35,7 +35,7 @@ class Files:
 
     @property
     def kind(self) -> str:
-        """Return the first of the config's `architectures`, if it is a name."""
+        """Return the first of the config's `architectures`; "" if it has no list of them."""
         named = self.config.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""
 
@@ -54,8 +54,8 @@ class Files:
 def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> Files:
     """Read the config and the tensor headers of a folder; no weight is kept, no pickle's code run.
 
-    Pickles are read only without safetensors. MissingError: no tensors; DataError: one in two
-    files, or a bad file.
+    `overrides` do not change the config. Pickles are read only without safetensors. MissingError:
+    no tensors; DataError: one in two files, or a bad file. The config raises as `read_config`.
     """
     config = read_config(folder)
     paths = safetensors_files(folder)
@@ -127,7 +127,7 @@ def read_size(
 
 
 def positive(value: object, key: str, where: str) -> float:
-    """Return `value`, the config's at `key`, as a float; DataError: no number above 0."""
+    """Return the config's `value` at `key` as a float; DataError: no finite number above 0."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise DataError(
             f"{key} is {cut(repr(value), 40)} ({where}): expected a number above 0. Fetch the "

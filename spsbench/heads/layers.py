@@ -205,10 +205,10 @@ class Attention(nn.Module):
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
     def look(self, x: Tensor, places: RowPositions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
-        """Return [m, H] attention of [m, fed] rows to `kv`, under the mask `sees`.
+        """Return [m, H] attention of [m, fed] rows to `kv`, under the mask `sees` of `forward`.
 
         `kv` is one text's keys and values, or a list, one for each text of a common pass: then each
-        text's rows attend to its own under its own mask.
+        text's rows attend to its own under the mask in its `TextKV`, and `sees` is not read.
         """
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)

@@ -195,7 +195,7 @@ class MtpNetwork(HeadNetwork):
             self.lm_head = nn.Linear(width, shape.vocab, bias=False)
 
     def meet(self, target: TargetParts) -> None:
-        """Take the last norm and the way to run experts from the target, and shift own norms.
+        """Take last norm and way to run experts from the target; add `norm_shift` to own norms.
 
         A note is logged for a layer of transformers. DataError: the last norm is needed, and is not
         known or has weights of 0.

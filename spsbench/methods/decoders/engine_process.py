@@ -153,8 +153,8 @@ class EngineDecoder(Decoder):
     ) -> Self:
         """Return a decoder over the process of these options, which is started if none runs.
 
-        At K = 0 it has no draft. MissingError: interpreter, engine or model is missing or does not
-        load; UnavailableError: the process ends, or is silent for `timeout` seconds.
+        Options are the class's; K = 0 uses no `draft`. MissingError: interpreter, engine or model
+        is missing or does not load; UnavailableError: the process ends, or is silent for `timeout`.
         """
         options = {
             "path": str(Path(path).expanduser()),

@@ -102,7 +102,10 @@ class ChainsDrafter(FrontierDrafter):
     def _going(
         self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
-        """Return (row, chain) of chains that go on; of a row with one possible token only one."""
+        """Return (row, chain) of chains that go on; of a row with one possible token only one.
+
+        `at` has the node of each row of `probs` and `sure`, and `ends` the chains at a node.
+        """
         possible = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)

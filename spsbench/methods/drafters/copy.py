@@ -82,7 +82,7 @@ class CopyDrafter(RuleDrafter):
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
         """Return the range [first, last) of `prompt` tokens that are wholly between the markers.
 
-        A marker that is not given, or not in the prompt, leaves that side as the prompt has it.
+        These are the last `after` and the first `before` behind it; the prompt's ends without.
         """
         if not (self._after or self._before):
             return 0, len(prompt)

@@ -155,7 +155,7 @@ class GrammarDrafter(Drafter):
         return cls()
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return up to `k` tokens, each of which is the only one that the constraint allows."""
+        """Return up to `k` tokens, each the only one allowed, without probs; `go_on` is unused."""
         constraint = context.constraint
         output = constraint.output(context.tokens)
         tokens: list[int] = []

@@ -126,7 +126,7 @@ class ModelDrafter(ChainDrafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return the draft's probs before each token from `begin` on, in one pass; never None."""
+        """Return probs before `tokens[begin:]`, never None; the cache then has all but the last."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)

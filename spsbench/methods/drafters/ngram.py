@@ -161,7 +161,7 @@ class NgramDrafter(RuleDrafter):
         self._indexed = max(self._indexed, searched - 1)
 
     def _match(self, x: Sequence[int]) -> int | None:
-        """Return the position after the n-gram that matches the end of `x`; None: none does."""
+        """Return the place after the n-gram that `match` chooses for the end of `x`; None: none."""
         longest = self.min_n if self.match == "recent" else self.n
         for n in range(min(longest, len(x)), self.min_n - 1, -1):
             gram = tuple(x[-n:])

@@ -68,7 +68,7 @@ class SuffixAutomaton:
     def followers(self, state: int) -> list[tuple[float, int, int]]:
         """Return (share, token, next state) of each token that followed, the likeliest first.
 
-        Among equally frequent tokens the one that followed last comes first. []: nothing followed.
+        Of equally frequent ones the last to follow is first. Hidden states do not count. []: none.
         """
         after = [edge for edge in self._next[state].items() if not self._hides(edge[1])]
         total = sum(self._count[reached] for _, reached in after)
@@ -224,7 +224,7 @@ Place = TypeVar("Place")
 
 
 class Grown(NamedTuple):
-    """Tokens in the order in which they were added, parents before children."""
+    """The draft that `chain` or `tree` grows: tokens in the order added, parents first."""
 
     tokens: list[int]
     parents: list[int] | None  # None: each follows the one before

@@ -34,7 +34,7 @@ class Rejection(WalkDown):
     accepts = SAMPLED_CHAINS
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        """Return which tokens pass with q / (M p), and a draw from q of the row after them."""
+        """Return which tokens pass with q / (M p), none without probs; and a draw from q's row."""
         passed = (u := uniforms(draft, q, noise)) < 0
         if len(u) and draft.probs is not None:
             # A token without mass in q and p is 0 / 0; one that only q has makes M infinite.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from spsbench.checkpoints.adapters import read_adapters
 from spsbench.cli import options as o
 from spsbench.cli.bench import resume_command
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log, refuse_others
@@ -148,8 +149,10 @@ def plan_options(
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:
-        named = enumerate((text for text in adapters if text != "none"), 1)
-        folders = {f"{number}-{Path(text).name}": text for number, text in named}
+        named = [text for text in adapters if text != "none"]
+        for text in named:  # before the base is planned
+            read_adapters(text, allow_pickle=bool(options.get("allow_pickle")))
+        folders = {f"{number}-{Path(text).name}": text for number, text in enumerate(named, 1)}
         name, values = "adapter", {"base": "none", **folders}
     if len(values) < 2:
         return [dict(options)]

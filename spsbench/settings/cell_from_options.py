@@ -65,7 +65,7 @@ def _of_target(field: str, setting: OptionSpec) -> OptionSpec:
 
 
 def _of_draft(field: str, setting: OptionSpec) -> OptionSpec:
-    """Return the setting of the draft model, which defaults to the target's where possible."""
+    """Return the setting as the draft's, `draft_FIELD`: default None, in words the target's."""
     alone = {"id": "that of a bundled pair", "revision": None, "adapter": None}
     option = setting.option._replace(
         help=setting.option.help.format(model="the draft model")
@@ -203,7 +203,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rewrite drafter `self:int4` to draft `self:int4`; UsageError: another draft is given."""
+    """Replace the option drafter `self:int4` by draft `self:int4`; UsageError: another draft."""
     copy = own_copy(values.get("drafter"))
     if copy is None:
         return dict(values)
@@ -216,7 +216,7 @@ def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the target's default drafter and schedule, if no draft is named."""
+    """Add the target's default drafter and, without `k`, schedule, if no method is named."""
     target = values.get("target", TARGET["id"].default)
     named = "draft" in values or "drafter" in values or values.get("k") == 0
     elsewhere = "decoder" in values and values["decoder"].name != OWN_LOOP
@@ -230,8 +230,8 @@ def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
 def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str | None]:
     """Return the drafter, and the name of its draft or None; UsageError: options of no draft.
 
-    `k` 0 has neither. A bundled target brings a draft model, or a head of the drafter's kind; a
-    head's file says its drafter. Otherwise a draft has the drafter `model`, and none `ngram`.
+    `k` 0 has `none` and None. A bundled target brings a draft model, or a head of the drafter's
+    kind; a head's file says its drafter. Else a draft has the drafter `model`, no draft `ngram`.
     """
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")
@@ -330,7 +330,7 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
 
 
 def _mergeable(model: ModelSpec) -> ModelSpec:
-    """Return the model; UsageError: an adapter without whole weights that it could be added to."""
+    """Return the model; UsageError: an adapter for weights that are random, blocks or shared."""
     if model.adapter and (model.random or model.weights == BLOCKS or model.ranks > 1):
         how = f"`weights` {model.weights}" if model.ranks == 1 else f"{model.ranks} ranks"
         raise UsageError(

@@ -151,8 +151,8 @@ def check_grammar(kind: str, text: str, where: str) -> None:
 def to_llguidance(kind: str, text: str) -> str:
     """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind.
 
-    A JSON schema gets `WHITESPACE` and `ESCAPES` by default, and loses each `enum` that repeats its
-    `const` alone. MissingError: there is no llguidance.
+    A JSON schema gets `WHITESPACE` (not where it says `whitespace_flexible` false) and `ESCAPES`,
+    and loses each `enum` that repeats its `const` alone. MissingError: there is no llguidance.
     """
     matcher = import_llguidance().LLMatcher
     if kind == "regex":
@@ -184,7 +184,7 @@ def import_llguidance() -> Any:
 def _problem(kind: str, text: str) -> str | None:
     """Return why no text can follow a constraint, in one line with the remedy; None: one can.
 
-    `kind` is of `KINDS`. What a child process cannot compile in `SECONDS` is one reason. Cached.
+    What a child process cannot compile in `SECONDS` is one reason. MissingError: no llguidance.
     """
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem
@@ -219,7 +219,7 @@ def _dump_schema(schema: Mapping[str, Any], where: str) -> str:
 
 
 def _file(value: Any, where: str) -> str:
-    """Return the text of a file of limited size."""
+    """Return a file's text; UsageError: `value` is no name. SpsError: unreadable or too large."""
     if not isinstance(value, str | Path):
         raise UsageError(
             f"{where} is a {type(value).__name__}: expected the name of a file, or its text"
@@ -251,7 +251,7 @@ def problem_of(schema: Mapping[str, Any]) -> str | None:
 
 
 def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield `root` and all objects in it that may be schemas, none of a key in `NO_SCHEMAS`."""
+    """Yield `root` and all objects in it, but maps under `NAMED` and all under `NO_SCHEMAS`."""
     stack: list[Any] = [root]
     while stack:
         part = stack.pop()

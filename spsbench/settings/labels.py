@@ -196,7 +196,7 @@ def unnamed_options(cell: Cell) -> dict[str, str | bool]:
 
 
 def _in_words(value: Any) -> str | bool:
-    """Return an option's value as a bool or as text: lists quoted, a long one cut with a digest."""
+    """Return None and bools as a bool, tuples as quoted items, others as text, cut if `LONG`."""
     if isinstance(value, tuple):
         return " ".join(map(repr, value))
     if value is None or isinstance(value, bool):

@@ -157,7 +157,7 @@ def takes(*records: Any) -> Callable[[Call], Call]:
     """
 
     def declare(function: Call) -> Call:
-        """Add the options to the function's signature and as its `options`; return the function."""
+        """Put the options in place of `**options` in the function's signature; return it."""
         signature = inspect.signature(function)
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         hidden = {parameter.name for parameter in parameters}
@@ -204,7 +204,7 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
 
 @contextmanager
 def name_file(where: str) -> Iterator[None]:
-    """Let a UsageError of this block begin with the file `where`; what it names are its keys."""
+    """Let a UsageError of this block begin with `where`, unless "", and name options as keys."""
     try:
         yield
     except UsageError as error:
@@ -250,7 +250,7 @@ def _to_type(value: Any, kind: Any, where: str) -> Any:
 
 
 def words(value: Any, name: str) -> Any:
-    """Return the words of a text or a list of texts, which commas may separate; others stay."""
+    """Return a list of the words of a text or texts, parted by commas; other values are items."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [part for word in listed for part in (word.split(",") if type(word) is str else [word])]
 

@@ -35,7 +35,7 @@ def read_penalty(value: Any, where: str) -> str:
 
 
 def read_biases(value: Any, where: str) -> tuple[str, ...]:
-    """Return biases as a cell records them, each as `TOKEN=VALUE`.
+    """Return biases in their order as a cell records them: `TOKEN=VALUE` with 12 digits.
 
     `value` is one such text or several, or a mapping from token ids or texts to numbers.
     UsageError, with the option `where`: no token before the last `=`, or no finite number behind.

@@ -137,7 +137,7 @@ def _first_rows(
 
 
 def _greedy(audit: Values) -> Parts:
-    """Return notes, no figure, and a table of differing texts, if any, of a greedy audit."""
+    """Return lists of a greedy audit: notes, no figures, and a table of differing texts, if any."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in audit["counts"].items())
     controls = audit["controls"]
     notes = [
@@ -152,7 +152,7 @@ def _greedy(audit: Values) -> Parts:
 
 
 def _divergence_row(prompt: Values) -> tuple[str, ...]:
-    """Return the seven cells of two texts that differ: name, kind, where, tokens, how much."""
+    """Return name, kind, position, both tokens, both logits, gap and tolerance, as seven texts."""
     divergence = prompt["divergence"]
     return (
         str(prompt["name"]),

@@ -31,7 +31,7 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """Format the figure by `show`, with `*` if timed under load; n/a: missing; or UNDECIDED."""
+        """Format the figure by `show`, with `*` if loaded; n/a: missing; UNDECIDED: such a gain."""
         estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT

@@ -102,7 +102,7 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the fields of nested objects by dotted names; a histogram stays in one piece.
 
-    Names lose `metrics.`, `.successful` and `.avg`.
+    Lists are fields. Names lose `metrics.` before, `.successful` inside and `.avg` behind.
     """
     for key, field in value.items():
         if isinstance(field, dict) and key != HISTOGRAM:

@@ -49,7 +49,7 @@ def parquet(report: Report) -> bytes:
 
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
-    """Yield a row for each generation, then each of its rounds; keys differ by `kind`."""
+    """Yield a row for each record, failed ones too, then its rounds from 0; `kind` tells which."""
     names = Names(row.cell for table in report.tables for row in table.rows)
     for table in report.tables:
         cells = {row.cell.id: row.cell for row in table.rows}
@@ -63,7 +63,7 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
-    """Return run, cell, task, setting, method, options, k, sample, repeat and group of a record."""
+    """Return run, cell, task, setting, method and options as texts, k, sample, repeat and group."""
     return {
         "run": _unicode(table.title.run),
         "cell": cell.id,

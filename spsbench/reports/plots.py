@@ -192,7 +192,7 @@ def _bars(curve: Curve) -> list[list[float]]:
 
 
 def _rows(axes: Any, panel: Panel, names: bool) -> None:
-    """Draw values to the right, one row each: stacked bars, or marks with intervals and values."""
+    """Draw values to the right, a row each (labelled if `names`): bars or marks, and levels."""
     lengths = [0.0] * len(panel.rows)
     for item in panel.items:
         colour = MUTED if item.line is None else COLOURS[item.line % len(COLOURS)]

@@ -114,7 +114,7 @@ NEARLY_ALL = 0.9
 
 
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
-    """Return the cell and its pairs of generations, if they are fewer than its times; or ""."""
+    """Return `LABEL 12 pairs` if under `NEARLY_ALL` of times are paired; "": not, or no gain."""
     gained, base = row.speedup, baseline(row.cell, _cells(rows))
     times = [
         time
@@ -325,9 +325,9 @@ PROBLEMS = 164  # problems in HumanEval
 
 
 def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
-    """Return how programs were run, then a line a cell: verdicts and pass@k; [] without verdicts.
+    """Return how programs were run, then a line a cell with verdicts; [] without a log of them.
 
-    Raises DataError for a damaged log of verdicts.
+    A line has counts and each pass@k that has programs enough. DataError: a damaged log.
     """
     settings, judged = read_verdicts(folder / NAME)
     if not settings:

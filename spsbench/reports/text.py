@@ -254,8 +254,8 @@ COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
 def csv(report: Report) -> str:
     """Return CSV (RFC 4180): one row a cell, four columns a figure, all tables in one.
 
-    They follow the run, the cell, its names and its counts. A figure that does not apply is empty.
-    Numbers have full precision.
+    `NAME` (the mean), `NAME.low`, `NAME.high` and `NAME.n` follow the run, the cell, its names and
+    its counts. A figure that does not apply is empty. Numbers have full precision.
     """
     figures = list(dict.fromkeys(name for t in report.tables for s in t.rows for name in s.figures))
     named = names((row for table in report.tables for row in table.rows), whole=True)

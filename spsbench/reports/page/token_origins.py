@@ -32,7 +32,7 @@ def trace(
     Tokens are also ids if the tokenizer does not reproduce the recorded text, for then the
     tokenizer is not the run's. Only with ids is the whole text there. `name` is the method's;
     `group` is the prompt's and setting's, whose generations are next to each other. Texts are
-    escaped and cut; origins are one letter a token, steps lists by column.
+    cut, and escaped as by `escape_piece`; origins are one letter a token, steps lists by column.
     """
     texts = None if tokenizer is None else token_texts(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):

@@ -247,13 +247,14 @@ def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
 def verify_run(
     run: Path, access: Access, plan: RunAuditOptions = RunAuditOptions(), *, say: Say | None = None
 ) -> Iterator[Held]:
-    """Yield the audit of each speculative cell of a run: every token is rescored by the target.
+    """Yield the audit of each speculative cell of a run, whose texts the target scores again.
 
-    The level is for the whole run and is divided among these cells. Where the run has no ArS texts,
-    some are made. `access.threads` are set for the process.
+    The level is for the whole run and is divided among these cells. A sampled cell without ArS
+    texts in the run gets some; greedy texts are compared with the target's argmax. Nothing is
+    written, and failed records are only counted. `access.threads` are set for the process.
 
     Args:
-        run: its folder. SpsError: no run, a damaged one, nothing to audit, or other prompts now.
+        run: its folder. SpsError, while iterating: no run, damage, nothing to audit, other prompts.
         say: receives each message for the user; None: messages go to `logging` only.
     """
     if access.threads is not None:

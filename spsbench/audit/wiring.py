@@ -319,10 +319,10 @@ def score(
 def overlaps_in_one_pass(
     network: Any, target: TargetParts, text: TargetReading, depth: int
 ) -> Tensor:
-    """Return [rows, depth] sums of min(p, q) of the drafts that begin after each row of a text.
+    """Return [T - 1 - depth, depth] sums of min(p, q) of the drafts that begin after each row.
 
-    Pass d drafts a token of all rows: its row j, d tokens into a draft, reads what pass d - 1 wrote
-    of row j - 1. The last rows, whose drafts would leave the text, are left out.
+    Row i drafts after tokens 0 to i + 1 of the text's T; later rows, whose drafts would leave it,
+    are left out. Pass d drafts token d of all: its row j reads what pass d - 1 wrote of row j - 1.
     """
     rows = len(text.tokens) - 1
     features = network.fuse([text.hidden[n][:-1].to(network.dtype) for n in network.layers])
@@ -347,7 +347,7 @@ def overlaps_by_drafting(frontier: Any, text: TargetReading, depth: int) -> Tens
     """Return [rows, depth] sums of min(p, q) of drafts along the text, `STRIDE` tokens apart.
 
     For heads that `overlaps_in_one_pass` cannot run: their drafter's own `frontier` begins anew for
-    each row. Rows at which the head drafts fewer than `depth` tokens are left out.
+    each row. Rows whose draft is shorter than `depth` are left out; RuntimeError: all of them are.
     """
     tokens, rows = text.tokens.tolist(), []
     for n in range(STRIDE, len(tokens) - depth, STRIDE):

@@ -42,7 +42,7 @@ def smallest(make: Make) -> list[str]:
     return []
 
 
-Rulings = dict[tuple[int, tuple[int, ...]], float]  # accepted, emitted -> prob. with the draft
+Rulings = dict[tuple[int, tuple[int, ...]], float]  # number accepted, emitted -> prob. with draft
 
 
 def describe_case(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
@@ -81,7 +81,7 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
 
 
 def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
-    """Return draft -> (accepted, emitted tokens) -> joint probability, for a case of one round."""
+    """Return draft -> its rulings in a case of one round, merged where the bonus is right."""
     drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
         _, accepted, emitted, tokens = walk.rounds[0]
@@ -93,7 +93,7 @@ def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
     """Merge rulings that differ in the bonus after all `n` tokens, if it is distributed as q.
 
-    The target continues alone after a round in any case.
+    Merged ones have emitted the draft alone; the target continues after a round in any case.
     """
     remaining, wholes = dict(rulings), dict[tuple[int, ...], float]()
     for (kept, text), weight in rulings.items():

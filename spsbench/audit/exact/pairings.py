@@ -156,9 +156,9 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 
 
 def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
-    """Return (facts, slot) -> cell widths of a drafter's uniform: of its tree, or of a chain.
+    """Return (facts of a walk, slot) -> cell widths, from 0 up, of the uniform that drafts there.
 
-    A drafter without a `shape`, or one that cannot be made over a table, counts as a chain.
+    They are of its tree; of a chain where it has no `shape`, or cannot be made over a table.
     """
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))

@@ -282,10 +282,10 @@ def guesses(
 def of_trees(
     q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield thresholds of all nodes of a tree: of each child the chance that it is accepted.
+    """Yield thresholds of all nodes of a tree, for arguments of `guesses`; parent -1 is the root.
 
-    After the children of a node: the weight and the cell edges of what is left of q. Four times:
-    for independent and for distinct siblings, each with a node's first weight 1, or its chance.
+    By node: each child's chance of acceptance, then the weight and the cell edges of what is left
+    of q. Four times: for independent and distinct siblings, a node's first weight 1 or its chance.
     """
     for distinct in False, True:
         for whole in False, True:

@@ -87,7 +87,7 @@ class RuleRow:
 
 
 def enumerate_pairing(pair: RulePairing) -> RuleRow:
-    """Return the row of a pairing, a failed one without a verifier; UsageError: no such drafter."""
+    """Return a pairing's row, failed or left out by an error; UsageError: no such drafter."""
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package

@@ -259,10 +259,10 @@ class Control:
 
 
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
-    """Return the least mean bias that such an audit detects with probability 0.99.
+    """Return the least mean bias that an audit of such tokens detects with probability 0.99.
 
-    None: no tokens, all are certain, or even the largest tilt is missed. The power is simulated at
-    the tokens' distributions with the main bets alone: conservative.
+    `band` [D] is the bias that rounding explains. None: no tokens, all are certain, or even the
+    largest tilt is missed. Seeded simulations of the tokens use main bets alone: conservative.
     """
     most = tilt_limit(evidence)
     if not len(evidence) or most <= 0:

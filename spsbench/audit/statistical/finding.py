@@ -87,7 +87,7 @@ class Test:
 def share_test(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | slice = slice(None)
 ) -> Test:
-    """Return the observed and expected share of tokens `where`, 1 or more, in set `d`, with z."""
+    """Return the share, seen and due, of 1 or more tokens `where` in set `d`; z: 0 if certain."""
     hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
@@ -296,7 +296,7 @@ class AuditWithBaseline:
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float = 0.0) -> Finding:
-        """Return the finding so far; unless audited texts alarm, plant the claim as a control."""
+        """Return the finding so far; a claim is planted in audited evidence that does not alarm."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
         verdict, line = self._judge(claim, control)

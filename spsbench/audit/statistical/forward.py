@@ -101,11 +101,11 @@ def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Ten
 
 
 def reload_in_float32(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Load the model again from its folder, in float32 or, if it has that, float64.
+    """Load the model again from its folder to its device, in float32 or, if it has that, float64.
 
     An adapter is merged, linear layers are quantised as the engine did, and weights are rounded to
     the model's dtype before they are widened: rounding is part of the target. None: no safetensors,
-    weights quantised on disk, too little memory, or code that transformers lacks.
+    weights quantised on disk, too little memory, or no eager code of transformers' own.
     """
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))

@@ -202,9 +202,10 @@ def masses(probs: Floats, sets: Bits) -> Floats:
 
 
 def draw_sets(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
-    """Return [R, n, D] the sets that seeded draws hit, and of draws within the favoured set.
+    """Return [REPEATS, n, D] which `sets` [n, D, W] draws of `probs` [n, W] hit, of two kinds.
 
-    Where that has no probability, the latter are of all outcomes too.
+    First draws of all outcomes, then of those in the draft direction's set alone, but of all where
+    it has no probability. `rng` moves on.
     """
     n, rows = len(probs), np.arange(len(probs))
     inside = probs * sets[:, DRAFT]

@@ -72,8 +72,9 @@ class Referee:
     ) -> tuple[list[Evidence], list[Impossible]]:
         """Return a text's evidence for each alternative, in order, and its impossible tokens.
 
-        These are tokens after an EOS, beyond the budget, or by `edge` outside the support. Draws of
-        the evidence depend on `seed` and the text alone.
+        Those are the first after an EOS, the first beyond the budget, and all beyond `edge` outside
+        the support; they are evidence too. Evidence ends with the target's context, and its draws
+        depend on `seed` and the text alone.
         """
         impossible = self._beyond_the_end(text)
         crc = zlib.crc32(np.array(text.tokens, np.int64).tobytes())
@@ -110,7 +111,7 @@ class Referee:
     def _outside(
         self, text: AuditText, first: int, at: TextPositions, gap: Floats
     ) -> Iterator[Impossible]:
-        """Yield tokens beyond `edge` outside the target's support; `gap` [n]: their distance."""
+        """Yield tokens of `at`, from `first` on, whose `gap` [n] to the support is above `edge`."""
         for row in np.flatnonzero(gap > self.edge).tolist():
             before = (*text.prompt, *text.tokens[: first + row])[-SHOWN:]
             reason = f"outside the target's support by {gap[row]:.3g}"

@@ -227,7 +227,7 @@ class AuditTexts(Work):
 
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
-    """Return the number of cores if models are small, on the CPU, and fit so often; else 1."""
+    """Return the number of cores if models of one rank are small, on CPU, fit so often; else 1."""
     if cell.ranks > 1 or cell.elsewhere:
         return 1
     size = sum(model.num_parameters() for model in loaded.models)

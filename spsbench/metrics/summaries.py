@@ -80,11 +80,15 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, Estimate | None]:
-        """Return estimates by name: fields, `alpha_at.1` ..., `quality.rouge2` ..., `terms.` ..."""
+        """Return estimates by name: fields, `spread_ms.sd`, `alpha_at.1`, `quality.rouge2`, ..."""
         named: dict[str, Estimate | None] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
         named |= self.measured
+        spread = {name: value for name, value in (self.spread or {}).items() if value is not None}
+        named |= {
+            f"spread_ms.{name}": Estimate(x, None, None, self.n) for name, x in spread.items()
+        }
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
         named |= {f"sibling_at.{i}": at for i, at in enumerate(self.sibling_at, start=1)}
         named |= {f"quality.{name}": value for name, value in self.quality.items()}

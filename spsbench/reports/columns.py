@@ -42,6 +42,7 @@ class Column:
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every run
 MEASURED = tuple(Column(m.heading, m.figure, m.digits) for m in MEASURES)
+BY_K = Column("sd ms", "spread_ms.sd", 1), Column("P99 ms", "spread_ms.p99", 1)  # of Figure 1
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("answer speed-up", "answer_speedup", 2, "x"),
@@ -54,17 +55,20 @@ COLUMNS = (
     Column("loop ms", "loop_time_ms", 2),
     Column("TTFT ms", "ttft_ms", 1),
     Column("answer ms", "answer_ms", 1),
+    *BY_K,
 )
-RARE = PROCESSOR, *MEASURED
-"""Columns that are omitted if no row has a value."""
+RARE = PROCESSOR, *MEASURED, *BY_K
+"""Columns that are omitted if no row has a value; `BY_K` too where K has one value of 1 or more."""
 
 
 def table_columns(rows: Sequence[Summary]) -> list[Column]:
-    """Return the first metric of each task, COLUMNS but empty rare ones, and the other metrics."""
+    """Return the first metric of each task, COLUMNS without the omitted ones, other metrics."""
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
-    usual = [c for c in COLUMNS if c not in RARE or any(s.figures.get(c.figure) for s in rows)]
+    several = len({s.cell.k for s in rows if s.cell.k}) > 1
+    shown = [c for c in COLUMNS if several or c not in BY_K]
+    usual = [c for c in shown if c not in RARE or any(s.figures.get(c.figure) for s in rows)]
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
 
 

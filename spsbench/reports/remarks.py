@@ -11,7 +11,7 @@ from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
-from spsbench.reports.columns import MARK, SOURCE, full, paper_row, table_columns
+from spsbench.reports.columns import BY_K, MARK, SOURCE, full, paper_row, table_columns
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, short_decoders
 from spsbench.settings.records import Score
@@ -61,6 +61,9 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
         lines.append(under_load(loaded, loaded + sum(s.timed for s in rows)))
     if timed:
         lines += gains_in_words(rows)
+        if by_k := [column.heading for column in table_columns(rows) if column in BY_K]:
+            horizon = max(s.horizon for s in rows)
+            lines.append(f"{' and '.join(by_k)}: of the time to {horizon} tokens (Figure 1).")
     if cut:
         lines.append(f"{cut} prompts were truncated to fit the context.")
     return lines

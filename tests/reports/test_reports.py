@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import summaries
+from spsbench.metrics.summaries import summaries, time_quantiles
 from spsbench.reports.audits import audit_section
-from spsbench.reports.columns import choose_columns, paper_row
+from spsbench.reports.columns import choose_columns, full, paper_row, table_columns
 from spsbench.reports.figure1 import figure1, horizon_times
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw_figure, svg
@@ -233,6 +234,17 @@ def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["xsum, T 1"]
     failed = draw_figure(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
     assert "all 3 generations failed" in failed.axes[1].texts[0].get_text()
+
+
+def test_times_to_the_horizon_are_spread_in_columns_where_k_is_swept():
+    rows = [
+        summary(cell(k), n, spread=time_quantiles(np.arange(float(n))))
+        for k, n in ((0, 100), (2, 100), (4, 99))
+    ]
+    columns = {c.heading: c for c in table_columns(rows)}
+    shown = [[columns[name].text(row, full) for row in rows] for name in ("sd ms", "P99 ms")]
+    assert shown == [["29.0", "29.0", "28.7"], ["98.0", "98.0", "n/a"]]
+    assert not {"sd ms", "P99 ms"} & {c.heading for c in table_columns(rows[:2])}
 
 
 def test_columns_are_chosen_by_heading_or_by_field():

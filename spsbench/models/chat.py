@@ -184,7 +184,7 @@ def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) 
     """Return the text of a chat with all its words; DataError: the template fails or lacks some.
 
     It is given each content as text, then as a list of parts; if both fail, the first failure is
-    raised. `task`: what `_run` takes, without messages.
+    raised, with `instead` as advice. `task`: what `_run` takes, without messages.
     """
     parts = [
         {**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m
@@ -241,7 +241,7 @@ def _mark(value: object, marks: Mapping[str, str]) -> object:
 
 
 def _run(task: Mapping[str, Any], instead: str) -> str:
-    """Return the text that a child process renders, in 5 seconds; DataError: the template fails."""
+    """Return a chat as a child process renders `task`, in 5 seconds; DataError, with `instead`."""
     answer = _child.ask(task, _CPU_SECONDS, "filling the chat template, in a process of its own")
     if "text" in answer:
         return str(answer["text"])

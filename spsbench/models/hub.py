@@ -274,7 +274,7 @@ def _weights(
 
 
 def check_disk(what: str, size: int, cache: Path, variable: str) -> None:
-    """Make the folder `cache`, and check that its disk has `size` bytes and 5 % free.
+    """Make the folder `cache`, and check that its disk has `size` bytes, and 5 % of them, free.
 
     A message begins with `what`, as `gpt2 has`, and names the `variable` for another folder.
     PermissionDeniedError: the folder cannot be made. OutOfMemoryError: less is free.

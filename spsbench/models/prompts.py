@@ -37,9 +37,9 @@ def ids_of(
     """Return a prompt's token ids; messages, and text under `chat`, go through the chat template.
 
     `system` is a message before them. An engine that has the models elsewhere (`loaded` is an
-    `Outline`) gets an EnginePrompt of the text or the messages, with a text's ids if a tokenizer is
-    here. UsageError: an empty text, or `system` without a chat. DataError: the prompt is no text,
-    ids or messages, the template fails, or an id is none of the target's.
+    `Outline`) gets an EnginePrompt of a text, with its ids if a tokenizer is here, and of messages
+    if none is. UsageError: an empty text, or `system` without a chat. DataError: the prompt is no
+    text, ids or messages, the template fails, or an id is none of the target's, if that is here.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -105,7 +105,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Parse in place the JSON texts of the arguments of a message's calls; return `message`."""
+    """Parse in place the arguments of calls that are JSON, others stay; return `message`."""
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):

@@ -46,7 +46,7 @@ class ModelSource:
     seed: int  # seed of random weights
 
     def locate(self, ref: ModelSpec) -> Path:
-        """Return the folder of the model `ref`, checked without loading; SpsError: unusable."""
+        """Return the folder of `ref`, fetched if need be, its files checked; SpsError: unusable."""
         if self.how.random:
             folder = locate_shape(ref, self.access)
             check_config(read_config(folder), folder, trust_remote_code=False)

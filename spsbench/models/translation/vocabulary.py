@@ -225,7 +225,7 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
 
 
 def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
-    """Return the bytes of each name, by id, as the tokenizer's decoder writes it; None: unknown."""
+    """Return, by id, the bytes that the decoder writes for each name; None: no name, or no text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
     parts = list(_parts(decoder))

@@ -83,9 +83,9 @@ class EagerLM:
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed and cache `tokens` [m]; return logits [keep, V] of the last, hidden states of all.
 
-        Hidden states are layer -> [m, D]. `keep` 0: a prefill, fed in chunks. `parents` [N]: the
-        last N tokens, cached ones included, are nodes of a tree, each after the node of that
-        number, or -1. ValueError: the context does not hold the tokens.
+        Hidden states are layer -> [m, D], {} for no tokens. `keep` 0: a prefill, fed in chunks.
+        `parents` [N]: the last N tokens, cached ones included, are nodes of a tree, each after the
+        node of that number, or -1. ValueError: the context does not hold the tokens.
         """
         self._check_limit(len(tokens))
         if len(tokens) == 0:

@@ -124,7 +124,7 @@ def has_hooks(module: nn.Module) -> bool:
 def exchange_each(
     model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
 ) -> None:
-    """Replace modules without hooks, in replaced ones too, by `instead(module)(module)`, if any."""
+    """Replace modules below `model` or a replaced one, if unhooked, by `instead(m)(m)`, if any."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not has_hooks(child) and (make := instead(child)) is not None:

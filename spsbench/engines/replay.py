@@ -67,8 +67,9 @@ class NetworkReplay(Protocol):
     ) -> Tensor:
         """Return `plain(tensors, mask, cache)`, perhaps without a call of it.
 
-        All passes of one `name` run the same code, a function of the tensors, the additive mask and
-        the cache alone: that of the network's only layer with attention, which grows by m.
+        All passes of one `name` run the same code, a function of `tensors`, the additive mask and
+        the cache alone. This is that of the network's only layer with attention, if it has one,
+        and grows by the rows of `tensors`, [m, ...] each.
         """
 
     def roll_out(

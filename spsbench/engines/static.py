@@ -90,7 +90,7 @@ class Runner:
         self._pool: Any = None  # memory of the graphs, of which one runs at a time
 
     def prepare(self, past: int, end: int) -> int:
-        """Make room for `end` tokens; a pass by a model's own code writes after `past` ones.
+        """Make room for `end` tokens, and set the cache to `past`: a model's own code writes there.
 
         Returns how many rows a recorded pass attends to. Recordings are dropped if buffers move.
         """

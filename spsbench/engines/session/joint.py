@@ -102,7 +102,7 @@ class JointCache(Cache):  # type: ignore[misc]
     def prepare(self, dtype: torch.dtype) -> bool:
         """Set `layers`, `mask` and `end` for a replay; return whether a replay can read the texts.
 
-        It can where all layers are preallocated, have begun, and see their texts by one mask.
+        It can, else nothing is set, where layers are preallocated, have begun, and see by one mask.
         """
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)

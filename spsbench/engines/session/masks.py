@@ -38,7 +38,7 @@ class CausalMasks:
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
         """Return the mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
 
-        The next call with the same m overwrites it.
+        `parents` [N] has -1 at children of the text. The next call with the same m overwrites it.
         """
         mask, sees = self._end(self._trees, past, m), block_visible(parents, m)
         wide = max(sees.shape[1], self._corners.get(m, m))  # what the last tree wrote is cleared

@@ -110,10 +110,11 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold the target's rows of the first `length` tokens only; ValueError: it has fewer.
+        """Hold the target's rows of the first `length` tokens, and rows fed since along `path`.
 
-        With a `path`, which is then 0, 1, 2 ..., hold that many rows that were fed since as well. A
-        source that is fed here is emptied for `length` 0, and may be shorter than `length`.
+        A path holds only at the `length` of the last call, and is 0, 1, 2 ... A source that is fed
+        here is emptied for `length` 0, and may be shorter than `length`. ValueError: another path,
+        or a `length` beyond the target's, or below the last one but not 0.
         """
         source = self._source()
         kept = self._cache.held(length) + len(path or ())

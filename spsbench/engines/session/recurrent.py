@@ -120,9 +120,9 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass, keep states after its last rows: `KEPT` of them, a prefill's 1, a tree's all.
+        """Run a pass; keep states after its last `KEPT` rows, a prefill's last, a tree's all.
 
-        UnsupportedModelError: mixers were not run.
+        UnsupportedModelError: mixers were not run. OutOfMemoryError: as `_check_room`.
         """
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m

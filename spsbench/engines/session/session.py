@@ -120,7 +120,7 @@ class FastLM(EagerLM):
         return self._numbers[self._length : end]
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        """Return the mask of `m` new tokens, None: transformers' own; set what windows read."""
+        """Set where windows read from; return the mask of `m` tokens, None: transformers' own."""
         past = self._length
         if parents is not None:
             return self._branched(parents, m, past)

@@ -52,7 +52,7 @@ def takes_masks(model: PreTrainedModel) -> bool:
 def feed_tokens(
     model: PreTrainedModel, tokens: Tensor, cache: DynamicCache, keep: int, start: int = 0
 ) -> Any:
-    """Return the output of a stock pass after `start` tokens; logits of the last `keep`, 0: all."""
+    """Return a stock pass's output over `tokens` [m] from position `start`; `keep` logits, 0: m."""
     ids = tokens[None].to(model.device)
     places = torch.arange(start, start + len(tokens), device=model.device)[None]
     past: dict[str, Any] = {"past_key_values": cache, "position_ids": places}
@@ -143,7 +143,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]
         self.after = {row: {layer: self.take(layer) for layer in self.stateful}}
 
     def rewind(self, rows: Sequence[int], length: int) -> None:
-        """Keep the cached tokens at `rows` of `length`, with the states after the last of them."""
+        """Keep tokens at `rows` of `length`, and the last one's states; KeyError: not kept."""
         states = self.after[rows[-1]]
         if rows[-1] != length - 1:
             for layer in self.stateful:

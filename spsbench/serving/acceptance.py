@@ -215,10 +215,11 @@ def spans(
 ) -> tuple[float, list[PassTokens]]:
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
-    The prefill is the first chunk's time beyond the median of the later ones. Where the chunks
-    agree with the engine's `counts`, if any, each is a pass, or several of unknown order one item.
-    Else one sum of all follows an empty item, a lower bound where the end cut the last round.
-    Nothing came: all seconds and []. A `plain` server does not speculate.
+    Where chunks tell their tokens, each is an item, and the prefill is the first one's time beyond
+    the median of the others'. With `counts` each must be a pass, or several of unknown order one
+    item. Else the prefill is all of the first chunk's time, and an item of all tokens follows an
+    empty one; its passes are a lower bound where the end cut the last round. Without tokens: all
+    seconds and []. A `plain` server does not speculate: a pass a token.
     """
     n = answer.tokens
     if not n or not answer.stamps:

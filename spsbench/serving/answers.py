@@ -81,7 +81,7 @@ class Answer:
         return self.count or len(self.keys if self.ids is None else self.ids) or len(self.stamps)
 
     def miscount(self, asked: float) -> str:
-        """Return why the number of tokens cannot be true if `asked` are allowed; empty: it can."""
+        """Return why the number of tokens cannot be true if `asked` are allowed; "": it can."""
         count, pieces = self.count, len(self.stamps)
         if count is not None and (type(count) is not int or count < 0):
             return f"counts {str(count)[:40]} tokens"
@@ -100,7 +100,7 @@ class Answer:
         return is_limit and 0 < self.tokens + self.unsent < asked
 
     def misstatement(self) -> str:
-        """Return why the listed tokens cannot be those of text, ids and count; empty: they can."""
+        """Return why listed tokens contradict ids or count, or do not spell the text; else ""."""
         rows, keys, ids = len(self.stated), self.keys, self.ids
         if rows not in (0, len(keys)):
             return f"states probabilities for {rows} of {len(keys)} tokens"
@@ -134,9 +134,10 @@ class AnswerReader:
         self._pieces: list[str | None] = []  # texts of the listed tokens
 
     def add(self, at: float, data: bytes) -> bool:
-        """Add JSON that came at second `at` to the answer; return whether it has generated text.
+        """Add JSON that came at second `at` to `answer`; return whether it has generated text.
 
-        AttemptError: no JSON, an error, or an unknown finish_reason. FieldError: another schema.
+        Text is also reasoning, ids or a call of a tool. AttemptError: no JSON, an error, or an
+        unknown finish_reason, which is added nevertheless. FieldError: another schema.
         """
         try:
             value = self.hide(parse_json(data, strict=False))
@@ -233,7 +234,7 @@ class SglangReader(AnswerReader):
     """Reads SGLang's /generate; each event of a stream holds the whole text so far."""
 
     def _add(self, at: float, value: Any) -> None:
-        """Replace the answer by an event, which repeats all tokens; FieldError: another schema."""
+        """Set `answer` by an event, which repeats all; append times and sizes; else FieldError."""
         event, answer = read_json(value, wire.Generated), self.answer
         meta = read_json(event.meta_info, wire.MetaInfo)
         length = len(event.output_ids or event.text)

@@ -211,7 +211,7 @@ class Server:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return the row stated at each of `tokens` after `prompt`; DataError: fewer rows come."""
+        """Return the row stated at each of 1 or more `tokens` after `prompt`; DataError: fewer."""
         is_sglang = self.kind is Kind.SGLANG
         ask = Ask((*prompt, *tokens), 1, self.coldest, top=self.top * is_sglang)
         path, body = self.request(ask)
@@ -254,9 +254,9 @@ def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dic
 async def detect_engine(client: Client, model: str | None = None, *, chat: bool = False) -> Server:
     """Return the engine of a server, its model and its capabilities, found by short requests.
 
-    `model` None: the only one. With `chat` all requests are chats, as a server may have no other
-    route. DataError: several models, not this one, none of an unknown engine, or another schema.
-    RefusedError: short requests are refused. UnavailableError: no answer.
+    `model` None: the only one; "" where an engine lists none. With `chat` all requests are chats,
+    as a server may have no other route. DataError: several models, not this one, neither a list of
+    models nor a known engine, or another schema. RefusedError, UnavailableError: as `_probe`.
     """
     with client.reading(FIRST, "a list of models"):
         listed = _mapping(await client.get(FIRST)).get("data")
@@ -308,9 +308,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 async def _probe(server: Server, *, chat: bool) -> None:
-    """Set what `server` takes and gives, by short answers: fields, temperature 0, logprobs, ids.
+    """Set the capabilities of `server` by short answers: fields, temperature 0, logprobs, ids.
 
-    RefusedError: it refuses the simplest request. UnavailableError: it does not answer.
+    A `chat` has no prompts as ids. RefusedError, UnavailableError: by the simplest request.
     """
     short = Ask("The", 2, 1.0, chat=chat)
     try:

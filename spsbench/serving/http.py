@@ -255,8 +255,8 @@ class Client:
         Return the body, which `make` made anew for each attempt. Failures are counted by reason.
         The wait between two doubles, or is what the server says, up to `LONGEST_WAIT`. After a
         timeout, a request is tried again when no other such request is: a server that is too slow
-        for several has one to answer. UnavailableError: no attempt succeeds. DataError: a
-        compressed answer.
+        for several has one to answer. UnavailableError, of the last failure's `kind`: no attempt
+        succeeds. DataError: a compressed answer.
         """
         import httpx2
 

@@ -146,7 +146,7 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
 
 
 def _assertion(text: str, *parts: str) -> Callable[..., None]:
-    """Return the assertion that `parts` of `sps check` hold; `text` is its docstring."""
+    """Return (server, **options) -> None, a `claim` of `parts`; `text` is its docstring."""
 
     def assert_parts(server: Server, **options: Any) -> None:
         claim(server, *parts, **options)

@@ -97,10 +97,10 @@ def vector_of(
     """Return one vector; None where it does not depend on the slot, or rounding could change it.
 
     `shape` [N] has the parents of the drafted tokens; `seed` names the distributions, the draft and
-    the uniforms. Uniform `slot`, in the order of their requests and over and over, is moved to the
-    edge of the verdict: below it, in the next turn above. The vector has drawn, parents, draft, q,
-    p, uniforms, accepted, tokens and, again, q, p and uniforms in `hex`. None too where siblings
-    run out.
+    the uniforms. Of U uniforms, in the order of their requests, number `slot` % U is moved to the
+    edge of the verdict: above it where `slot` // U is odd, else below. The vector has drawn,
+    parents, draft, q, p, uniforms, accepted, tokens and, again, q, p and uniforms in `hex`. None
+    too where siblings run out.
     """
     stream = random.Random(seed)
     drafted = round_of(shape, drawn, stream)
@@ -140,7 +140,7 @@ def vector_of(
 def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: bool) -> bool:
     """Move `row[slot]`, in [0, 1), to just above or below a change of the verdict; False: none.
 
-    `verdict` reads `row`, which is left changed in either case.
+    `verdict` reads `row`, which is left changed in either case, to a multiple of 1 / GRID.
     """
 
     def at(step: int) -> Any:
@@ -204,7 +204,7 @@ def in_hex(value: Any) -> Any:
 
 
 def in_lines(vector: dict[str, Any]) -> str:
-    """Return a vector as plain lines: a name, then numbers, those of probabilities in hex."""
+    """Return a vector of `vectors_of` as lines of a name and values, floats in hex, and a blank."""
     sizes = len(vector["draft"]), len(vector["q"][0])
     rows: list[tuple[Any, ...]] = [("vector", vector["rule"], vector["drawn"], *sizes)]
     rows += [(name, *vector[name]) for name in ("parents", "draft")]

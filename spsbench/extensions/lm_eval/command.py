@@ -63,9 +63,9 @@ def with_model(arguments: list[str]) -> list[str]:
 def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of `Pair.generation` from a task's `generation_kwargs`.
 
-    They truncate prompts, are greedy unless `do_sample` is true (where it is absent: the
-    temperature above 0), and then keep no sampling but the processors. `MAX_TOKENS` are made where
-    no limit is given. UsageError: an unknown option, unless its value changes no text.
+    `until` becomes `stop`, `MAX_TOKENS` is the limit where none is given, and prompts are
+    truncated. Unless `do_sample` is true (where it is absent: the temperature above 0) they are
+    greedy: of sampling, the processors stay. UsageError: an unknown option that changes the text.
     """
     kwargs = {n: v for n, v in kwargs.items() if v is not None and (n, v) not in NEUTRAL.items()}
     if unknown := [n for n in kwargs if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
@@ -85,7 +85,7 @@ def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def speculation_line(rounds: Sequence[RoundRecord]) -> str:
-    """Return tau and alpha of all rounds in a line; empty without rounds."""
+    """Return tau and, where known, alpha of all rounds in a line; empty without rounds."""
     figures = generation_metrics(rounds, 0.0)
     if figures.block_efficiency is None:
         return ""
@@ -144,7 +144,7 @@ class PairModel:
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text after each context, in order; greedy unless a task samples.
 
-        Each is a sample of its own. Rounds go to `rounds`, texts to the harness's cache.
+        Each is a sample of its own, after EOS if empty. Rounds go to `rounds`, texts to the cache.
         """
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):

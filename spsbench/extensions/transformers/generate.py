@@ -147,7 +147,7 @@ class SpeculativeGeneration:
         self.rounds = [[] for _ in prompts]
 
         def run(number: int, prompt: list[int]) -> list[int]:
-            """Continue a row; stream and return its tokens; fill `rounds`; warn at the context."""
+            """Stream and return the rest of row `number`; fill `rounds`; warn at the context."""
             ids = partial(in_place, input_ids, number, len(prompt))
 
             def process(text: Sequence[int], logits: Tensor) -> Any:
@@ -278,7 +278,8 @@ def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[s
 def split(processors: Sequence[Any], samples: bool) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """Return processors without the usual warpers at their end, and those as options of a warp.
 
-    Without `samples` all are returned, and the temperature is 0.
+    A warper with other than default arguments stays, and so do all before it. Without `samples`
+    all stay, and the temperature is 0.
     """
     by_text = LogitsProcessorList(processors)
     options: dict[str, Any] = {} if samples else {"temperature": 0.0}

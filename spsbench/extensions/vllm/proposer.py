@@ -80,7 +80,7 @@ class Proposer:
         return drafts
 
     def _draft(self, row: Row, new: int, k: int) -> list[int]:
-        """Return at most `k` tokens, up to an unknown id; if it fails [], with one warning ever."""
+        """Return at most `k` tokens, up to an unknown id; [] on errors, the first one logged."""
         try:
             tokens = map(int, self._source.draft(row, new, k)[:k])
             return list(takewhile(range(self._vocab).__contains__, tokens))
@@ -145,7 +145,7 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return drafts[i] of the file, uncut, i tokens after its longest fitting prompt; or ().
+        """Return drafts[i] of the file, uncut, i >= 1 tokens after its longest prompt; or ().
 
         A file that was replaced is read anew; ValueError, KeyError or OSError: it is no script.
         """

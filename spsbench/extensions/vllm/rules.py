@@ -43,7 +43,7 @@ def open_rule(spec: Spec) -> Any:
 
 
 def serving(drafter: str, k: int, target: str) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return vLLM's two options that make it draft so, by flag without `--`, and its command line.
+    """Return vLLM's two options, by flag without `--`, to draft so, and the command line as text.
 
     UsageError: `drafter` is no spec, or one that `open_rule` refuses.
     """

@@ -137,7 +137,10 @@ class ProcessPool(AbstractContextManager[Pool]):
 
 
 def serve_units(handle: int) -> None:
-    """Make each unit that the pipe `handle` brings, and send its result, until the driver ends."""
+    """Send the result of each unit that the pipe with file descriptor `handle` brings.
+
+    Its first message is (the driver's process id, the pickled work). It ends with the driver.
+    """
     pipe = Connection(handle)
     driver, packed = pipe.recv()
     if sys.platform == "linux":

@@ -40,7 +40,7 @@ class Runner:
         self._work: Work | None = None
 
     def run(self, unit: Any) -> bytes:
-        """Return, pickled, (can this worker work, a unit's result or error); prepare it first."""
+        """Return, pickled, (can this worker work, a unit's result or error); prepare work once."""
         if self._work is None:
             try:
                 work: Work = pickle.loads(self._packed)

@@ -193,7 +193,7 @@ ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
 def advice(text: Text, comparison: Comparison | None) -> Iterator[str]:
-    """Yield a line if prompt lookup found no draft in `ENOUGH` rounds, and one if ArS is faster."""
+    """Yield a line if prompt lookup drafted nothing in `ENOUGH` rounds, one if SpS is slower."""
     figures = text.metrics
     if text.by_rule and text.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
@@ -248,7 +248,7 @@ def text_json(text: Text) -> dict[str, Any]:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return by name the text of ArS, and the speed-ups, equality and divergence of SpS from it."""
+    """Return `ars`, `speedup`, `answer_speedup`, `loaded`, `identical`, `divergence`, for JSON."""
     gained, divergence = comparison.speedup, comparison.divergence
     return {
         "ars": text_json(comparison.ars),

@@ -113,10 +113,10 @@ def engine_rows() -> Iterator[list[str]]:
 
 
 def examine_machine() -> dict[str, Any]:
-    """Return the values that `sps doctor` shows without extensions: machine, hub, models, warnings.
+    """Return the values that `sps doctor` shows without extensions, by name, ready for JSON.
 
-    Load and speeds are measured, for up to 3 s more if the hub does not answer. A torch that fails
-    is a warning. Tokens are omitted; only their presence is reported.
+    Load (`at_work`) and `speeds` are measured, for up to 3 s more if the hub does not answer. A
+    torch that fails is one of `warnings`. Tokens are omitted; only their presence is reported.
     """
     from spsbench.models import hub
 

@@ -56,7 +56,7 @@ def entry_columns(entry: Entry) -> dict[str, str]:
 
 
 def model_rows() -> Iterator[dict[str, str]]:
-    """Yield a row for each model with a short name; its summary says whether it is installed."""
+    """Yield kind, name, summary (perhaps `not installed`), path and empty `NOTES` of each model."""
     folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
     for name, folder in folders.items():
         size = folder_size(folder)

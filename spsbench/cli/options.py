@@ -37,13 +37,13 @@ def take_options(
     """Return a decorator that gives a command the options of records, by name if they were set.
 
     `records` are as for `settings.options.parse`; they come before the command's own options.
-    `without` names options that the command does not have; `often` names options that this
-    command's help shows as well as those of `OFTEN`.
+    `without` names options that the command does not have; its own parameter hides one of the same
+    name. Of more than `FEW`, --help shows those of `OFTEN` and `often` alone.
     """
     listed = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `command` with the options of `records` between its arguments and its options."""
+        """Return a wrapper of `command` with flags of `records` for its `**`; unset: not passed."""
         parameters = inspect.signature(command).parameters.values()
         own_parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         own_names = {p.name for p in own_parameters}

@@ -64,7 +64,7 @@ def enumerate_rules(
     deep: bool,
     format: str,
 ) -> int:
-    """Enumerate the pairings of the named parts and print the table; return the exit code.
+    """Enumerate the pairings of the named parts, print the table; return the code (`exit_code_of`).
 
     Without a name of a kind, all of the registry are paired; `deep` adds larger trees and takes all
     cores. Progress and conclusion go to stderr.

@@ -101,7 +101,7 @@ def note(line: str) -> None:
 
 
 def wants_colour() -> bool:
-    """Return whether the environment allows colour: no NO_COLOR, and TERM is not dumb."""
+    """Return whether the environment allows colour: no (or "") NO_COLOR, and TERM is not dumb."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

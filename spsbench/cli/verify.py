@@ -215,7 +215,7 @@ def publish_audits(
 
 
 def report_of(audits: Sequence[Mapping[str, Any]], folder: Path | None) -> Any:
-    """Return the page of audits: of a run in `folder`, its report with them, else of a pair alone.
+    """Return a `Report` whose sections are the audits: that of the run in `folder`, else no table.
 
     Raises SpsError for a damaged run.
     """

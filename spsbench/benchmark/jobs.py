@@ -270,8 +270,8 @@ def units_of(
 ) -> Iterator[Unit]:
     """Yield units of a part's missing jobs: of one target, prompt or conversation, and repeat.
 
-    Units of one target follow one another. That of a conversation has all its turns of `samples`,
-    and their answers in existing `records`, as texts alone.
+    Units of one target follow one another. That of a conversation has all its turns of `samples`
+    and, as texts alone, their answers in `records` of its repeat; one of a prompt has neither.
     """
     conversations = group_by(samples, lambda sample: sample.id.partition(TURN)[0])
     awaited = {sample.after for sample in samples if sample.after is not None}
@@ -294,8 +294,8 @@ def units_of(
 def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
     """Yield the jobs that are made together: one at a time, or those of a cell that share a batch.
 
-    The methods of one batch of prompts still follow each other. A continuous batch has all jobs of
-    its cell, and a later turn of a conversation waits for the batch of the turn before.
+    Methods of as many prompts as the largest batch has follow each other. A continuous batch has
+    all jobs of its cell; a later turn of a conversation waits for the batch of the turn before.
     """
     if all(job.cell.batch == 1 for job in missing):
         yield from ([job] for job in missing)

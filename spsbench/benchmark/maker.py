@@ -129,10 +129,10 @@ class Maker(Work):
         return worker_provenance([self.cells[0].target.device], self.beside)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
-        """Make what is not recorded before a cell's first group: `warmup` times a job and a batch.
+        """Make, once a cell, texts that are not recorded: `warmup` times a job and a batch.
 
-        If the first job succeeds, rounds of each depth follow: see `warm_depths`. For an engine
-        elsewhere prompts are numbered. After `stop()` nothing is made.
+        The batch's texts are short. If the first job succeeds, rounds of each depth follow: see
+        `warm_depths`. For an engine elsewhere prompts are numbered. After `stop()` nothing is made.
         """
         job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
@@ -204,8 +204,8 @@ def make_batch(cell: Cell) -> Batch:
 def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
     """Raise OutOfMemoryError for batches whose keys and values do not fit, before any begins.
 
-    The message names the bytes of the batch, and how many rows fit. Models of cells in batches are
-    loaded, and what a batch that fits needs is logged.
+    The message names the bytes of the batch, and how many rows fit. `models` loads those of cells
+    in batches, none elsewhere, and what a batch that fits needs is logged.
     """
     batched = (job for job in missing if job.cell.batch > 1 and not job.cell.elsewhere)
     for cell, group in group_by(batched, lambda job: job.cell).items():

@@ -86,7 +86,7 @@ class DraftTracer:
         return (trace if self.of.sampled else self._proposed)(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
-        """Return [A L] numbers of proposed tokens and hits before each token, after rounds of ArS.
+        """Return flat [A L] uint8 numbers of proposed tokens and hits, after rounds of ArS.
 
         A is the number of `REQUESTED` K for look-ups whose shorter drafts may be others, else 1.
         """
@@ -138,7 +138,7 @@ class DraftTracer:
     def _sampled(
         self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
     ) -> SampledDraft:
-        """Compare drafter and target at each of `tokens`; 0 beyond the drafter's context.
+        """Compare drafter and target at each of `tokens`; 0 or False beyond the drafter's context.
 
         Where each schedule that reads distributions stops is added. RuntimeError: the drafter has
         no probabilities for this text.
@@ -173,7 +173,7 @@ class DraftTracer:
         return SampledDraft(**whole, reach=reach, stops=stops)
 
     def _warp_along(self, text: Sequence[int], start: int) -> Callable[[Tensor], Tensor]:
-        """Return the warp of [n, V] logits after each of the last n tokens of `text`.
+        """Return the warp to probabilities of [n, V] logits after each of the last n of `text`.
 
         Its first `start` tokens are the prompt.
         """
@@ -192,7 +192,7 @@ class DraftTracer:
 
 
 def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
-    """Return a drafter's look-ups before each token: for each K of `REQUESTED` if these differ."""
+    """Return look-ups before each token, flat: [A L], all of one K first; A is 1 if K's agree."""
     by_k = look_ups(drafter.proposals, [*prompt, *tokens], len(prompt), REQUESTED)
     proposed, hits = np.minimum(by_k, np.array(REQUESTED)[:, None]).astype(np.uint8)
     if all(

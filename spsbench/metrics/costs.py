@@ -135,8 +135,8 @@ class Costs:
 
         Sampling, verifying and the loop are free; ArS is added. `passes` has for each number of
         texts in a batch, rising from 1, a pass by tokens of each text and context; `drafts` has for
-        each drafter and the same numbers the drafting by tokens. `setting` is recorded as the
-        conditions of the times.
+        each drafter and the same numbers (KeyError: one lacks) the drafting by tokens. `setting` is
+        recorded as the conditions of the times.
         """
         nothing = line(0.0, 0.0)
         rule = Rule(nothing, nothing, nothing)

@@ -180,7 +180,7 @@ EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
 
 
 def around_mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent values with Student's interval, if two or more differ."""
+    """Return the mean of one or more values, with Student's `LEVEL` interval if any two differ."""
     mean, n = math.fsum(values) / len(values), len(values)
     if n < 2 or min(values) == max(values):
         return Estimate(mean, None, None, n)

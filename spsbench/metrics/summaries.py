@@ -250,7 +250,7 @@ def _summary(
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     """Return figures of time by name: `OF_TIME` and `verify_share`.
 
-    The shares and the times of passes are None where the parts of rounds were not measured.
+    The shares, `draft_pass_ms` and `target_pass_ms` are None where no round was timed by parts.
     """
     figures = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)

@@ -82,7 +82,7 @@ def totals(
     """Return the sums of one generation over its rounds, by the fields of `Totals`.
 
     `horizon` is the number of tokens whose decode seconds are summed; a shorter text has 0. Not
-    `timed`: the sums of time and their denominators are 0. `quiet` is stored with the times.
+    `timed`: sums of time and their denominators are 0. `quiet` is stored, 1 or 0, with the times.
     Counts that rounds lack (-1, None) are left out, and `drafted`, `depth` and processor time are 0
     where any round lacks them. Without rounds only the prefill counts.
     """
@@ -224,8 +224,8 @@ class Tally:
         """Append one record's row of sums; `sample` is the number of its sample.
 
         A failure adds to `failures` alone, and to `cut` if its prompt was cut. Flags exclude the
-        times, but for "loaded", which marks them. Where other cells make batches, the machine
-        seconds of a text alone are those of its prefill and rounds.
+        times, but for "loaded", with which they are not `quiet`. Where other cells make batches,
+        the machine seconds of a text alone are those of its prefill and rounds.
         """
         if record.prompt_cut:
             self.cut.add(sample)

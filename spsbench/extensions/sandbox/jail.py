@@ -28,8 +28,8 @@ LATER = 0.1  # seconds of processor time
 def main():
     """Read the request on stdin, confine this process, run the program, report on stdout; exit 0.
 
-    What fails before the program starts is raised. The program's own exit, without this function's
-    last line, is no report.
+    The program has no environment, stdin or channel; its stdout is stderr. What fails before it
+    starts is raised. Its own exit, without this function's last line, is no report.
     """
     write, leave, exact = os.write, os._exit, BaseException
     request = marshal.loads(sys.stdin.buffer.read())
@@ -76,7 +76,7 @@ def verdicts(length=200):
     memory, missing = MemoryError, ModuleNotFoundError
 
     def verdict(error):
-        """Return memory, import or failed, and the class and text of `error`."""
+        """Return (memory, import or failed, text): `CLASS: MESSAGE` of `error` in a short line."""
         its = kind(error)
         word = "memory" if a(its, memory) else "import" if a(its, missing) else "failed"
         try:

@@ -175,7 +175,7 @@ class _JailProcess:
         self._channel, self._output = (pipe.fileno() for pipe in self._pipes)
 
     def _request(self, source: str) -> dict[str, Any]:
-        """Return what the jail reads on stdin: mark, program, limits, how it confines itself."""
+        """Return what the jail reads, for marshal: mark, source in bytes, limits, confinement."""
         limits = self._limits
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),

@@ -101,8 +101,8 @@ class Scoring:
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true.
 
-        Verdicts are logged at once, and shown to `watch`. Of a file of samples, write the results
-        next to it, unless stopped. Raises SandboxError where the sandbox fails.
+        Verdicts are logged at once, and shown to `watch`. Of a file of samples, write `_results`
+        next to it, unless stopped. SandboxError: the sandbox fails; others as of `VerdictLog`.
         """
         level = self._level
         with VerdictLog(self._log, self.settings, overwrite=self.options.overwrite) as verdicts:
@@ -130,7 +130,7 @@ class Scoring:
         return [self.judged[program.key] for program in self.batch.programs]
 
     def write_figures(self) -> str:
-        """Write `scoring.json` next to the verdicts, by cell of a run; return its content."""
+        """Write `scoring.json`, by cell of a run, without pass@k if partial; return its content."""
         results, ks = self._results, () if self.batch.partial else self.options.k
         figures: dict[str, Any] = {"target": self.target.name, "settings": self.settings}
         figures["partial"] = self.batch.partial or None
@@ -148,7 +148,7 @@ class Scoring:
         return text
 
     def lines(self) -> list[str]:
-        """Return the figures of a file of samples: counts, pass@k unless partial, settings."""
+        """Return lines on a file of samples: programs, verdicts, pass@k or `partial`, settings."""
         batch, results = self.batch, self._results
         lines = [f"{self.target.name}: {len(results)} programs of {batch.problems} problems"]
         lines += [program_log.format_counts(program_log.counts(results))]
@@ -170,8 +170,8 @@ def judge_programs(
 
     Once `stop()` is True, no further program is queued; up to twice `workers` that are still run.
     Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
-    with processor time left runs once more when no other runs, and that verdict is final. Raises
-    SandboxError where the sandbox failed; programs without a reported outcome are not judged.
+    with processor time left runs once more when no other runs (unless stopped), and that verdict is
+    final. SandboxError: the sandbox failed; programs without a reported outcome are not judged.
     """
     again: list[Program] = []
 
@@ -199,10 +199,10 @@ def _side_by_side(
     take: Take,
     stop: Callable[[], bool],
 ) -> None:
-    """Run programs, `workers` at a time, and `take` each with its outcome as it ends.
+    """Run programs, `workers` at a time, and `take` each here with its outcome as it ends.
 
-    After `stop()` none is queued. Raises BusyError without room for `workers` threads, and the
-    error of a program's sandbox, after those that run have ended.
+    After `stop()` none is queued beyond the `2 * workers` that may be. Raises BusyError without
+    room for the threads, and the error of a program's sandbox, after those that run have ended.
     """
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}

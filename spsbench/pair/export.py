@@ -139,7 +139,7 @@ def verifier_folder(verifier: str) -> Path | None:
     """Return the folder of a target that a head is to name; None: a hub id, or a path not here.
 
     An absolute path that is not here is logged. MissingError: neither a folder, a hub id nor such a
-    path. DataError: a head.
+    path. DataError: a drafting head.
     """
     folder = local_folder(verifier)
     if folder is None:

@@ -194,7 +194,7 @@ class Pair:
         truncate: bool = False,
         **options: "Unpack[CallOptions]",
     ) -> Iterator[Piece]:
-        """Yield the pieces (`text`, `origin`) of a text as they are made; else as `generate`."""
+        """Yield pieces (`text`, `origin`) as they are made, begun by `next`; else as `generate`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
         for update in self.generation(prompt, **how, **options):
             yield from update.pieces
@@ -211,7 +211,8 @@ class Pair:
     ) -> Generation:
         """Return a generation before its start: iterate over rounds; `record` has the figures.
 
-        `sample` selects the noise: equal seed and sample give equal text. Else as `generate`.
+        `sample` selects the noise: equal seed and sample give equal text. Else as `generate`; it
+        loads models, and refuses options and prompts, before it returns.
         """
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
         return Generation(*self._prompted(prompt, **how), sample)
@@ -281,17 +282,20 @@ class Pair:
             task: source of the prompts; `prompts` names a file instead.
             options: options of `sps plan`; `draft`, `drafter`, `verifier`, `schedule` may be lists.
                 `k`, `schedule` and `verifier` are not taken over from `load`.
-            watch: progress callback.
+            watch: called with the progress, which prints as a line.
             stop: polled; true ends the plan early.
 
         Returns:
             The plan's `answer`, `command` and `report`; None after a stop.
+
+        Raises:
+            SpsError: the message names the error and its remedy.
         """
         base = {n: v for n, v in self._grid.given.items() if n not in ("k", "schedule", "verifier")}
         named = {name: value for name, value in options.items() if value is not None}
         callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
         planned = plan(task, pair=self, **callbacks, **base | named)
-        return cast("Planned | None", planned)  # None is a dry run's
+        return cast("Planned | None", planned)  # a list is a dry run's: no option here
 
     @takes(AuditOptions, Grid)
     def verify(self, *, say: Say | None = None, **options: "Unpack[VerifyOptions]") -> Held:
@@ -326,8 +330,8 @@ class Pair:
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
         """Return what a call requests, in a `chat` with the sampling that its target names, if any.
 
-        None: neither a chat nor an option that is not None, so that the pair's own cell holds. A
-        line about a chat's sampling is logged once. UsageError: an invalid option.
+        None: every option is None, and no chat or one that changes nothing: the pair's own cell
+        holds. A line about a chat's sampling is logged once. UsageError: an invalid option.
         """
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
@@ -399,7 +403,7 @@ def finish(generation: Generation) -> Text:
 def _try_to_generate(
     cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch
 ) -> Text | Exception:
-    """Return the text of a row of `batch`, by a prompt's ids; or its error, which ends no other."""
+    """Return the text of a prompt's ids in a row of `batch`; or any Exception: other rows go on."""
     try:
         return finish(Generation(cell, loaded, prompt, batch=batch))
     except Exception as error:
@@ -407,7 +411,7 @@ def _try_to_generate(
 
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
-    """Return a model's engine, its choices and cache size, joined by "; "; or the spec's engine."""
+    """Return a model's engine, choices and cache size, joined by "; "; unprepared: the spec's."""
     choice = engine_config_of(model)
     if choice is None:
         return str(spec.engine)

@@ -75,7 +75,7 @@ class Child:
         Starts a child if none runs; waits while another thread asks. `task` has values for JSON,
         sent with `seconds`: the limit of processor time for it. `step` is logged if the answer
         takes long. A child that ends, or is interrupted, before it has answered is killed, and the
-        next call starts another. An answer that is no JSON object is an error too.
+        next call starts another. Answers other than JSON objects are errors. OSError: none starts.
         """
         with self._lock:
             if self._owner != os.getpid():  # a fork: the process is its parent's
@@ -113,7 +113,7 @@ class Child:
         return f"its process ended without an answer (exit code {code})"
 
     def _start(self) -> "subprocess.Popen[str]":
-        """Start the child, keep it, send it program and limits, and return it without waiting."""
+        """Start, keep and return the child, sent program and limits; OSError: it cannot start."""
         import subprocess
 
         self._process = process = subprocess.Popen(

@@ -35,7 +35,7 @@ def processor_seconds() -> float:
 
 
 def read_clocks(stat: Path = STAT) -> ClockReading:
-    """Return the clocks now; `busy` has no idle, iowait or steal, and is None without `stat`."""
+    """Return the clocks now; `busy` has steal, but no idle or iowait, and is None if unreadable."""
     try:
         fields = stat.read_text().split("\n", 1)[0].split()[1:9]
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
@@ -55,7 +55,8 @@ def other_work_seconds(before: ClockReading, after: ClockReading) -> float | Non
 def at_work(seconds: float = SECONDS) -> float:
     """Wait for `seconds`; return the mean number of threads that other processes had at work.
 
-    In most containers the threads of the whole machine; 0 where the system does not count them.
+    In most containers those of the whole machine, of this process's children too; 0 where the
+    system does not count them.
     """
     before = read_clocks()
     time.sleep(seconds)

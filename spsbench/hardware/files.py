@@ -107,7 +107,7 @@ def write_whole(
     """Write `content` to `path` and flush it to disk: readers see all of it or nothing.
 
     `place` moves a finished temporary file there: `os.link` refuses a `path` that exists. OSError:
-    it failed; no temporary file stays.
+    it failed, or there is no such folder; no temporary file stays.
     """
     draft = temporary_path(path)
     try:

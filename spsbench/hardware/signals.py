@@ -57,7 +57,7 @@ def graceful(
     aside = threading.current_thread() is not threading.main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
-        """Record signal `number`, start the timer of a farewell, restore defaults, maybe raise."""
+        """Record signal `number`, time a farewell, restore defaults; interrupt if `raises`."""
         interrupt.signal = number
         if farewell is not None:
             late.start()

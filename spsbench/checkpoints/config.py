@@ -87,15 +87,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def names_head(config: Mapping[str, Any]) -> bool:
-    """Return whether a `config.json` has a key that only heads have."""
+    """Return whether a `config.json` has a key that only drafting heads have."""
     return any(key in config for key in OF_HEADS)
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
     """Raise DataError for what cannot be loaded as a decoder-only language model.
 
-    Refused are a head, no `model_type`, a type or flag of another kind, code of the model's own
-    without `trust_remote_code`, and sizes out of range, those of a `text_config` too.
+    Refused are a drafting head, no `model_type`, a type or flag of another kind, code of the
+    model's own without `trust_remote_code`, and sizes out of range, those of a `text_config` too.
     """
     kind = config.get("model_type")
     if not kind and names_head(config):
@@ -200,7 +200,7 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
 
 
 def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
-    """Raise DataError for a model that two or more `ranks` cannot share; no weights are read.
+    """Raise DataError for a model that `ranks`, 2 or more, cannot share; no weights are read.
 
     `kind` is its class, `config` what transformers reads. Refused are None as `kind` (packed
     weights, or a part of a larger model), layers that keep states, a family for which transformers
@@ -226,7 +226,7 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
 
 
 def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
-    """Raise DataError unless `ranks` divides the numbers of heads and the inner size, if named."""
+    """Raise DataError unless `ranks` divides integers named as numbers of heads or inner size."""
     for field in DIVIDED:
         count = config.get(field)
         if isinstance(count, int) and count % ranks:

@@ -182,9 +182,9 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 def token_weight_bytes(folder: Path, dtype: str) -> int:
     """Return the least bytes of weights that one token reads, from the headers of safetensors.
 
-    Numbers take the bytes of `dtype`, or two if they are stored as bfloat16. Input embeddings
-    beside a head of their own are left out: a token reads one row of them. Without one they are the
-    head, and are read whole. MissingError: no safetensors. DataError: damaged ones.
+    Numbers take the bytes of `dtype`, or two if they are stored as bfloat16. Input embeddings next
+    to an output head are left out: a token reads one row of them. Without one they are the head,
+    and are read whole. MissingError: no safetensors. DataError: damaged ones.
     """
     headers = read_headers(safetensors_files(folder))
     if not headers:
@@ -200,7 +200,7 @@ def token_weight_bytes(folder: Path, dtype: str) -> int:
 
 
 def prompt_operations(folder: Path) -> int:
-    """Return a prompt token's operations: two a number of weights, embeddings and head left out."""
+    """Return a prompt token's operations: two a weight, embeddings and output head left out."""
     headers = read_headers(safetensors_files(folder)).items()
     outside = INPUT_EMBEDDINGS + OUTPUT_HEADS
     return 2 * sum(header.numbers for name, header in headers if not name.endswith(outside))

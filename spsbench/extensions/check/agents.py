@@ -103,7 +103,7 @@ async def check_tools(texts: CheckTexts) -> ServerGreedy:
 
 
 async def check_streams(texts: CheckTexts) -> ServerGreedy:
-    """Compare streamed with whole answers to some prompts, at every budget of tokens in `CUTS`."""
+    """Compare streamed with whole chats: two own prompts, two of the plan, at each of `CUTS`."""
     prompts = (*REQUESTS[:2], *texts.plan.texts[:2])
     requests: list[Request] = [
         (f"prompt {i + 1}, {tokens} tokens", chat(texts, prompt, tokens), {})
@@ -130,7 +130,7 @@ async def compare_forms(
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
     async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
-        """Return the faults of each request, in order; name in `empty` those without a reply."""
+        """Return faults by request; add to `empty` names whose whole reply has no text, or call."""
         asks = [
             (f"{part}/{attempt}/{name}/{form}", replace(ask, stream=form), more)
             for name, ask, more in requests

@@ -99,7 +99,7 @@ async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Che
 
     Answers are kept in the journal on arrival, and remarks become notes. An adversary's scenarios
     replace all other parts. Of servers without greedy texts `law` alone is audited, and other parts
-    are `refused`. `draft` is the server's draft model, with which sampled texts are bet on.
+    are `refused`. `draft`, the server's, adds a bet on sampled texts. Errors may come in groups.
     """
     began = time.monotonic()
     plan, parts = texts.plan, set(texts.plan.parts)

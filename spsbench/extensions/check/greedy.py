@@ -212,10 +212,11 @@ def expect_by_itself(text: Answer) -> Answer | None:
 def expect_by_weights(
     weights: LocalModel, prompt: Sequence[int], text: Answer
 ) -> tuple[Answer | None, Answer]:
-    """Return the text that the weights make likeliest after each prefix, and the text by ids.
+    """Return the text that the weights make likeliest after each prefix, and the text, by ids.
 
-    Both end at the first ambiguous token; the first is None where no token is known. DataError:
-    tokens of the text are not in the weights' vocabulary.
+    The first states the likeliest tokens and the emitted one, the second nothing. Both end before
+    the first ambiguous token; the first is None where no token is scored. DataError: the weights
+    lack an id of the text, or one of its first 4 tokens is ambiguous.
     """
     ids = weights.tokens(text)
     listed = len(text.ids if text.ids is not None else text.keys)
@@ -257,9 +258,10 @@ def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, A
 def shared_texts(answers: Sequence[Answer]) -> set[str]:
     """Return the keys that several tokens may print, where an engine names tokens by their texts.
 
-    Such a key is listed twice in a row, is part of a character, or is listed with another
-    probability than the emitted token's own. All keys of a row that is shorter than others count,
-    as it lost one of two entries, unless its probabilities add up to 1.
+    Such a key is listed twice in a row, is part of a character, or is listed more than `SAME` from
+    the emitted token's own probability. All keys of a row that is shorter than its answer's widest
+    count, as it lost one of two entries, unless its probabilities add up to 1. Rows of tokens that
+    are named by ids are skipped.
     """
     shared: set[str] = set()
     for answer in answers:

@@ -112,7 +112,7 @@ async def check_mixed(texts: CheckTexts, greedy: Sequence[Answer]) -> ServerGree
 
 
 async def check_cache(texts: CheckTexts) -> ServerGreedy:
-    """Compare second answers to long prompts with first ones; remark the count of cached tokens."""
+    """Ask up to `LONG_PROMPTS` long prompts twice, and compare; remark cached tokens if counted."""
     prompts = texts.plan.texts
     count = min(LONG_PROMPTS, len(prompts))
     asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
@@ -129,7 +129,7 @@ async def check_cache(texts: CheckTexts) -> ServerGreedy:
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Return prompt `index`, of a few in rotation, and those after it, up to `LONG` characters."""
+    """Return prompt `index`, of a few in rotation, and those after it until `LONG` characters."""
     at = index % min(LONG_PROMPTS, len(prompts))
     text = prompts[at]
     while len(text) < LONG:

@@ -219,7 +219,7 @@ def read_check_options(
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """Return the prompts of a file of lines or data; MissingError: its format needs a package."""
+    """Return the prompts of a file of lines or data; SpsError: a bad file, or a missing package."""
     from spsbench.tasks.jsonl import prompts_in
 
     try:

@@ -26,7 +26,7 @@ LONGEST_LINE = 1000
 
 
 def sentence(checked: Checked) -> str:
-    """Return the verdict, the server and each part's result in one line, cut if it is long."""
+    """Return verdict, server and each part's result in one line, cut to `LONGEST_LINE`."""
     parts = []
     if checked.law is not None:
         parts.append(f"{BY_MODE[checked.law.mode]}: {checked.law.line}")
@@ -56,7 +56,7 @@ def server(checked: Checked) -> str:
 
 
 def check_tables(checked: Checked) -> list[TextTable]:
-    """Return tables of shares, unlike greedy texts, scenarios, acceptance, speed, unless empty."""
+    """Return filled tables: shares, unlike greedy texts, scenarios, acceptance, speed, ratios."""
     listed = []
     rows: list[tuple[str, ...]]
     if sampled := checked.law:

@@ -101,6 +101,8 @@ class Sampled:
                 texts = await self._sample(name, batch, mode)
                 ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
+                # Begin anew: up to then the capital, taken as 0 from that token on, was a
+                # nonnegative supermartingale, so both alarm with 2 `level` at most.
                 if ended and not (is_llama or server.hides):
                     server = audits[name] = self._server_audit(name, rounding, hides=True)
                     audit = self._paired(audits)
@@ -183,10 +185,7 @@ class Sampled:
         """Return whether server `name` may hide tokens, such as those that end a text.
 
         False for weights, which score the end too, and for vLLM and SGLang that take `ignore_eos`,
-        which emit it; else True. llama-server lists it, but may mask it until a text ends; then no
-        token is taken to be masked. If vLLM or SGLang end a text all the same, the test begins anew
-        with that batch: up to then the capital, taken as 0 from that token on, was a nonnegative
-        supermartingale, so both alarm with 2 `level` at most.
+        which emit it; else True. llama-server lists it, but may mask it until a text ends.
         """
         server = self.servers[name]
         takes = "ignore_eos" not in server.refused
@@ -224,7 +223,7 @@ class Sampled:
     async def _scored(
         self, name: str, texts: Sequence[tuple[int, Answer]], mode: Mode, cut: Cut
     ) -> list[Columns]:
-        """Return each text's columns: by weights, rescored by the baseline, or as `name` stated."""
+        """Return each text's columns by mode: of weights under `cut`, the baseline, or `name`."""
         weights = self.weights
         if mode is Mode.STATED:
             lists = self._lists[name]

@@ -123,8 +123,8 @@ class CheckTexts:
         """Return what the engine tells of the drafts in answers of the server; None: nothing.
 
         The answers' own counts come first, then counters since `before`, read before `answers` were
-        asked for, which are kept as those of `part`. They are not used if they cannot be of these
-        answers alone, which is remarked, or if earlier starts had some of the answers.
+        asked for. These are kept under `part`, for when no server is asked, and are not used if
+        they cannot be of these answers alone (remarked), or earlier starts had the answers.
         """
         counts = of_answers(answers)
         if counts is not None or not answers:
@@ -159,7 +159,10 @@ class CheckTexts:
         return texts[number] if is_new else f"({number + 1}) {texts[number % len(texts)]}"
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
-        """Return a request to server `name` of `text`, else of prompt `index`; as ids if it can."""
+        """Return a request of `text`, else prompt `index`, with seed plus `index`; by weights' ids.
+
+        It has text in a chat, without weights, and where server `name` takes no ids.
+        """
         plan, server = self.plan, self.servers[name]
         prompt: str | tuple[int, ...] = self.prompt(index) if text is None else text
         if self.weights is not None and server.takes_ids and not plan.chat:
@@ -211,7 +214,7 @@ class CheckTexts:
     async def greedy(
         self, name: str, kind: str = "greedy", *, processed: bool = False
     ) -> list[Answer]:
-        """Return the greedy texts of the first prompts; `processed`, under the processors."""
+        """Return greedy texts of the first `GREEDY` prompts; `processed`: under the processors."""
         asks = [self.ask(name, i, 0.0) for i in range(min(GREEDY, len(self.plan.texts)))]
         asks = list(map(self.processed, asks)) if processed else asks
         return await self.answers_to(name, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
@@ -219,7 +222,7 @@ class CheckTexts:
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
     ) -> list[Any]:
-        """Return the jobs' results in order, `together` (or `batch`) at once; errors cancel all."""
+        """Return results in order, `together` (or `batch`) at once; errors, in a group, end all."""
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:

@@ -76,7 +76,7 @@ def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Time a generation of `TOKENS` tokens, after a shorter warm-up: seconds once, and a token."""
+    """Time up to `TOKENS` tokens, past ends, after a shorter warm-up: seconds once, and a token."""
     for tokens in (WARM_UP, TOKENS):
         count = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=count, ignore_eos=True, stop=())

@@ -118,7 +118,7 @@ class DraftTracer:
     def _by_round(
         self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
     ) -> SampledDraft:
-        """Compare a head and the target at each slot of a draft from each position."""
+        """Compare a head and the target at each slot from each position; 0, False without draft."""
         drafter: Any = self.drafter
         logits, q = (torch.cat(parts) for parts in list(zip(*rows, strict=True))[:2])
         most, depth, left = self.of.most, 1, len(tokens)

@@ -80,7 +80,7 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, Estimate | None]:
-        """Return estimates by name: fields, `spread_ms.sd`, `alpha_at.1`, `quality.rouge2`, ..."""
+        """Return estimates, or None, by name: `speedup`, `alpha_at.1`, `quality.rouge2`, ..."""
         named: dict[str, Estimate | None] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
@@ -202,7 +202,7 @@ def _summary(
         return np.asarray(sums[..., AT["round_tokens"]] / (rounds + drafts))
 
     def kept_shares(first: int, count: int) -> Iterator[Estimate | None]:
-        """Yield kept / tested for each of `count` columns from `first`, before as many tested."""
+        """Yield kept / tested, or None, of `count` columns from `first`, before as many tested."""
         for kept in range(first, first + count):
             yield jackknife.estimate(ratio_of(kept, kept + count), kept + count, CHANCE)
 

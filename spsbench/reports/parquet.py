@@ -79,7 +79,7 @@ def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> d
 
 
 def _generation(record: Record) -> dict[str, Any]:
-    """Return the columns of a generation alone; a sum is None where an engine lacks a summand."""
+    """Return a generation's own columns; those of `SUMMED` are None where an engine lacks one."""
     return {
         "prompt_tokens": record.prompt_tokens,
         "prompt_cut": record.prompt_cut,
@@ -95,7 +95,7 @@ def _generation(record: Record) -> dict[str, Any]:
 
 
 def _sum(record: Record, name: str) -> float | None:
-    """Return the sum of a column of the rounds; null where an engine does not tell one of them."""
+    """Return the sum of a column of the rounds; None where an engine does not tell one of them."""
     values = [getattr(r, name) for r in record.rounds]
     return None if min(values, default=0) < 0 else sum(values)
 

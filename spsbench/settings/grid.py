@@ -108,7 +108,7 @@ class Grid:
 
 
 def all_choices(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Yield every choice of one value from each list, the last list turning fastest."""
+    """Yield every choice of one value from each list, by name, the last list turning fastest."""
     return (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
 
 

@@ -77,7 +77,7 @@ class Jsonl(PromptTask):
         self.hold(self._described(samples, repeated), samples, max_new_tokens)
 
     def instruct(self) -> Self:
-        """Return a copy that asks the prompts as messages, each turn of a row after the last."""
+        """Return a copy that asks each turn of a row as a message, and keeps the stop strings."""
         task = super().instruct()
         task.stop = self.stop
         task._samples = [turn for sample in self._samples for turn in self._turns(sample)]

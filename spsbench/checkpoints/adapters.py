@@ -49,7 +49,7 @@ def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
 
 
 def adapter_files(text: str) -> dict[str, Path]:
-    """Return `N/FILE` -> path of config and weights of each adapter N; SpsError: one is unfit."""
+    """Return `N/FILE` -> path of config and weights, pickles too, of adapter N; SpsError: unfit."""
     adapters = enumerate(read_adapters(text, allow_pickle=True))
     files = ((n, path) for n, one in adapters for path in (one.folder / CONFIG, one.file))
     return {f"{n}/{path.name}": path for n, path in files}

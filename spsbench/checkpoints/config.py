@@ -121,7 +121,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
 
 
 def embedding_and_layers(config: Mapping[str, Any]) -> int:
-    """Return the size of the embeddings and two matrices a layer, a lower bound; 0: no width."""
+    """Return a lower bound of the parameters: embeddings, two matrices a layer; 0: no width."""
     text = config.get("text_config")
     sizes = text if isinstance(text, dict) and "vocab_size" not in config else config
     width, layers = first_size(sizes, WIDTH), first_size(sizes, DEPTH)

@@ -169,7 +169,7 @@ _RUNNERS = WeakKeyDictionary()  # module -> its weights' addresses; by hidden st
 
 
 def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) -> list[Runner]:
-    """Return the runners of `module` that no text uses; weights that have moved leave none.
+    """Return the live list of runners of `module` that no text uses; moved weights empty it.
 
     Their passes return the hidden states `layers`, and read weights of `parts` too.
     """
@@ -184,7 +184,7 @@ def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) 
 def borrow(
     user: object, idle: list[Runner], device: torch.device, limit: int | None = None
 ) -> Runner:
-    """Return the idle runner that recorded most, or a new one, empty; idle after `user` is gone."""
+    """Take the runner that recorded most from `idle`, or a new one, empty; back as `user` goes."""
     idle.sort(key=lambda runner: len(runner.replays))
     runner = idle.pop() if idle else Runner(device, limit)
     runner.cache.keep(0)

@@ -114,7 +114,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Put layers over codes for stock ones by name; LookupError, AttributeError: no such layer."""
+    """Put layers over codes for stock ones by name; LookupError, AttributeError: none so shaped."""
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))

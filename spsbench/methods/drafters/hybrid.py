@@ -135,7 +135,7 @@ def is_sampled(parts: Sequence[Any]) -> bool:
 
 
 def room(drafter: Drafter, length: int, k: int) -> int:
-    """Return how many of `k` tokens fit a drafter's own context."""
+    """Return how many of `k` tokens fit a drafter's own context after a text of `length`."""
     return k if drafter.limit is None else max(0, min(k, drafter.limit - length))
 
 

@@ -117,7 +117,7 @@ class SuffixDrafter(RuleDrafter):
                     self._met = self.earlier.automaton.step(*self._met, token)
 
     def _ends(self, k: int) -> Iterator[tuple[SuffixAutomaton, int, int]]:
-        """Yield places of the text's suffixes (automaton, state, depth to draft), longest first."""
+        """Yield (automaton, state, depth to draft) of suffixes, longest first, by automaton."""
         places = [(self._own, self._own.earlier())]
         if self.earlier is not None and self._met is not None:
             places.append((self.earlier.automaton, self._met))

@@ -100,7 +100,7 @@ class SuffixAutomaton:
     def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield `state` of a text of `length`, then its shorter suffixes, with their lengths.
 
-        Suffixes between two of these occurred at the same positions as the longer one.
+        Hidden ones are left out. Those between two occurred at the positions of the longer one.
         """
         while state != ROOT and length > 0:
             if not self._hides(state):

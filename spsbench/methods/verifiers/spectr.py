@@ -67,7 +67,7 @@ class SpecTr(Accepting):
 
 
 def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
-    """Return [N + 1] rho after each row, where `k` [N + 1] tokens were drawn; 1 for at most one."""
+    """Return [N + 1] rho, by which tests divide q / p, after each row; 1 where `k` is at most 1."""
     rho = torch.ones_like(q[:, 0])
     counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
     rows = [at for at, nodes in enumerate(draft.tree.children) if nodes]

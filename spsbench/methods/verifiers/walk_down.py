@@ -93,7 +93,7 @@ def row_at(x: Tensor, end: Row) -> Tensor:
 
 
 def verdict_at(tree: Tree, end: int, token: Tensor) -> Verdict:
-    """Make the verdict of a walk on the host that ended at row `end`, before the [] token."""
+    """Return the verdict of a host's walk to row `end`: path padded by -1, [] `token`, tested."""
     path = tree.path(end)
     padded = path + [-1] * (len(tree.parents) - len(path))
     return Verdict(to_int64(padded), token, torch.tensor(len(path) + bool(tree.children[end])))

@@ -342,7 +342,7 @@ def tau_of(
 
 
 def rule_of(method: Method, draft: DraftOf) -> str:
-    """Return the rule under which a method is replayed."""
+    """Return the rule of a replay: the method's if `draft` is sampled, else `LOOKUP_RULE`."""
     return method.verifier if draft.sampled else LOOKUP_RULE
 
 

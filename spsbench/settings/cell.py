@@ -266,7 +266,7 @@ class Cell(Configuration):
     def id(self) -> str:
         """Return 12 hex digits that hash all non-default values: a new field changes no id.
 
-        Not hashed: how long another engine is waited for, and the guarantee, as verifiers are.
+        Not hashed: how long another engine is waited for, and the guarantee (the rule's source is).
         """
         usual = type(self)(target=ModelSpec("")).to_json()
         values = {**self.to_json(), "decoder": _plain(self.compared_decoder)}

@@ -157,7 +157,7 @@ def takes(*records: Any) -> Callable[[Call], Call]:
     """
 
     def declare(function: Call) -> Call:
-        """Put the options in place of `**options` in the function's signature; return it."""
+        """Replace `**options` in the function's signature by the options; return the function."""
         signature = inspect.signature(function)
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         hidden = {parameter.name for parameter in parameters}

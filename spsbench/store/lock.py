@@ -11,7 +11,7 @@ class Lock:
     """A file that is open to read and append, and locked until `close` or the process's end."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock of `path`, which is created if missing."""
+        """Take the lock of `path`, made if missing; InUseError: taken. WriteError: refused."""
         self.file = -1
         try:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

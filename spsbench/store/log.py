@@ -34,7 +34,7 @@ class Log:
     def __init__(
         self, path: Path, on_record: Callable[[dict[str, Any]], None] = lambda values: None
     ) -> None:
-        """Open or create `path`, cut a torn tail, and pass the records to `on_record`."""
+        """Open or create `path`, cut a torn tail, feed `on_record`; SpsError: in use, damaged."""
         self.path = path
         self.count = 0  # records in the log
         self._size = 0
@@ -121,7 +121,7 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (byte at which it ends, record) for each; DataError: damage. OSError: it fails."""
+    """Yield the `entries_in` a log, packed or not; DataError: damage. OSError: reading fails."""
     if path.suffix in PACKED:
         with open_untrusted(path, "a log that sps wrote") as (unpacked, _):
             yield from entries_in(unpacked, path)
@@ -131,7 +131,7 @@ def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each line's end in bytes and its record, up to a torn tail; DataError: other damage."""
+    """Yield each line's end in bytes and record, up to an `is_torn` line; DataError: damage."""
     end = 0
     for number, line in enumerate(file):
         values = decode_record(line, number)

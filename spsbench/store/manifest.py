@@ -82,7 +82,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return dict(self.experiment.get("prompt_ids", {}))
 
     def write_once(self, folder: Path) -> "Manifest":
-        """Write `manifest.json` unless there is one; return what is there. MismatchError: other."""
+        """Write `manifest.json` if missing; return the one there. SpsError: another, or damaged."""
         values = to_builtins(self)
         text = json.dumps(values | {"crc": checksum(values)}, allow_nan=False, indent=1)
         if create_file(folder / NAME, text.encode("ascii") + b"\n"):

@@ -42,7 +42,7 @@ gguf.blocks vocab.* merges.txt *.model *.safetensors *.safetensors.index.json *.
 
 
 def provenance() -> Provenance:
-    """Return git state, versions, hardware and environment variables as the user set them."""
+    """Return git state, versions, hardware, and `VARIABLES` that are set, as the user set them."""
     variables = {**os.environ, **set_here()}  # as the user set them
     return Provenance(
         git=git_state(Path(__file__).parent),
@@ -61,7 +61,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """Return platform, machine and processor, all cores, usable ones, and memory in bytes."""
+    """Return `platform`, `machine`, `cpu`, `cores`, `usable_cores`, and `memory` in bytes."""
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),

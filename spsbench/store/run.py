@@ -122,7 +122,7 @@ class RunWriter:
             self._log.append({"note": to_builtins(note)})
 
     def _write_starts(self) -> None:
-        """Write the starts that wait, and the manifest if missing; MismatchError: it differs.
+        """Append waiting starts to the log, after a missing manifest; MismatchError: it differs.
 
         The first call takes over the manifest that is there. If its prompts have other tokens,
         since chat templates wrote another time, starts get this process's time as their `clock`.
@@ -172,8 +172,9 @@ def open_run(
 
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside. A shard
     that has not begun joins a run of its layout without `resume`. Records that a log lacks are made
-    again. MismatchError: another run is there. InUseError: its writer is. UsageError: both options,
-    or no such shard. CannotCreateError: the folder cannot be one.
+    again. MismatchError: another run is there, or this shard has begun and neither option is given.
+    InUseError: a writer is. UsageError: both options, no such shard, or packed records to resume.
+    CannotCreateError: the folder cannot be one.
     """
     if overwrite and resume:
         raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")

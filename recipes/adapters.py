@@ -19,6 +19,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spsbench
+from spsbench.extensions.training.batches import compute_dtype, products
 from spsbench.settings.models import fetched_folder
 
 TARGET = "smollm2"
@@ -124,7 +125,7 @@ def train(pairs: Sequence[tuple[str, str]], folder: Path, steps: int) -> None:
         labels = torch.where(mask > 0, ids, -100)
         for row, (_, begin) in enumerate(batch):
             labels[row, :begin] = -100
-        with torch.autocast("cpu", torch.bfloat16):
+        with products(model.device, compute_dtype(model.device)):
             loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         loss.backward()
         optimiser.step()

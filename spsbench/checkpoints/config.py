@@ -1,7 +1,7 @@
 """JSON files of a model folder: size limits, and checks of config.json before any weight."""
 
-import math
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -192,7 +192,7 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
             "expected a divisor. Fetch the model again"
         )
     eps = config.get("rms_norm_eps", 1e-6)
-    if not isinstance(eps, int | float) or not math.isfinite(eps):
+    if type(eps) not in (int, float) or not abs(eps) <= sys.float_info.max:  # NaN too
         raise DataError(
             f"rms_norm_eps is {cut(repr(eps), 40)} in config.json ({where}): expected a small "
             "number. Fetch the model again"

@@ -1,6 +1,6 @@
 """The folder of a head: its config, and its tensors by their names."""
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,8 @@ def read_size(
 
 def positive(value: object, key: str, where: str) -> float:
     """Return the config's `value` at `key` as a float; DataError: no finite number above 0."""
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    largest = sys.float_info.max * (not isinstance(value, bool))
+    if not isinstance(value, int | float) or not 0 < value <= largest:
         raise DataError(
             f"{key} is {cut(repr(value), 40)} ({where}): expected a number above 0. Fetch the "
             "head again"

@@ -118,16 +118,17 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
     """Run parts of `sps check`; return its results in JSON if all held and are as expected.
 
     Else the test fails; it is an expected failure where nothing could be decided in the server's
-    budget, unless `undecided` is fail. `options` are those of `sps check`: None is left out, True
-    is a flag, a list is repeated.
+    budget, unless `undecided` is fail. `options` are those of `sps check`: None and False are left
+    out, True is a flag, a list is repeated.
     """
     __tracebackhide__ = True
     weights = server.weights if BY_WEIGHTS & {*parts} else None
     words = ["check", server.url, *(word for part in parts for word in ("--only", part))]
     for name, value in {"max_tokens": server.tokens or None, "weights": weights, **options}.items():
         flag = f"--{name.replace('_', '-')}"
-        for item in value if isinstance(value, list | tuple) else [value]:
-            words += [flag] if item is True else [] if item is None else [flag, str(item)]
+        listed = value if isinstance(value, list | tuple) else [value]
+        for item in (item for item in listed if item is not None and item is not False):
+            words += [flag] if item is True else [flag, str(item)]
     command = [sys.executable, "-m", "spsbench", *words, "--format", "json", "--keep"]
     code, evidence, result = UNDECIDED, f"not decided in {server.minutes} min", dict[str, Any]()
     with TemporaryDirectory() as folder, suppress(subprocess.TimeoutExpired, ValueError):

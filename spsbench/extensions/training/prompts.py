@@ -151,13 +151,16 @@ def collect_prompts(
     """Return the prompts of files and tasks as token ids, without duplicates, the shortest first.
 
     Longer prompts than allowed are left out in a chat, else cut at their end; a note counts them.
-    A source is read until there are `count` prompts of all; `self` is skipped. DataError: a text of
-    a benchmark, or a source without a new prompt.
+    Sources are read until there are `count` prompts of all, and a note names one that is not read;
+    `self` is skipped. DataError: a text of a benchmark, or a source without a new prompt.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
     for name in sources:
         before, longer = len(prompts), 0
+        if before == options.count:
+            log.info(f"note: {name} (`prompts`) is not read: those before it have all `count`")
+            break
         for _, text, _ in _samples(name, "`prompts`", overlap):
             ids = _encode_prompt(text, tokenizer, chat)
             longer += len(ids) > options.prompt_tokens

@@ -164,6 +164,17 @@ def test_prompts_of_a_file(tmp_path):
         prompts.uses_chat(byte_tokenizer(), "on")
 
 
+def test_a_source_beyond_the_count_is_named_and_not_read(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"{name} {i}" for i in range(12)))
+    asked = HeadTraining(prompts=(str(tmp_path / "a.txt"), str(tmp_path / "b.txt")), count=9)
+    said: list[str] = []
+    with lines_to(said.append):
+        found = prompts.collect_prompts(asked, byte_tokenizer(), False, BenchmarkIndex(()))
+    assert len(found) == 9
+    assert any("b.txt" in line for line in said)
+
+
 def test_long_prompts_of_a_chat_are_left_out_and_counted(tmp_path):
     path, tokenizer = tmp_path / "prompts.jsonl", byte_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -146,7 +146,7 @@ def pair(
     raise typer.Exit(publish_audits([verified], format, out, plot))
 
 
-OF_HEAD = {"target", "draft", "drafter", "device", "dtype", "revision", "draft_revision"}
+OF_HEAD = {"target", "draft", "drafter", "adapter", "device", "dtype", "revision", "draft_revision"}
 
 
 @verify.command("head")

@@ -252,10 +252,10 @@ class Planned:
         lines += [
             f"{cell.draft}: a draft keeps {kept:.2f} tokens, below {CONTROL:g}, as heads of nano "
             f"do over features of other rows. `sps verify head {flag_of('target')} "
-            f"{cell.target.id} {flag_of('draft')} {cell.draft} {flag_of('drafter')} "
-            f"{cell.drafter}` tells whether it is wired as it was trained."
+            f"{cell.target.id} {flag_of('draft')} {cell.draft and cell.draft.id} "
+            f"{flag_of('drafter')} {cell.drafter}` tells whether it is wired as it was trained."
             for cell, kept in self._heads().values()
-            if kept < CONTROL
+            if kept < CONTROL and not cell.target.adapter
         ]
         if any(figures.speedup.loaded for figures in measured.values()):
             lines.append(

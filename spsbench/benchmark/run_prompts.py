@@ -40,7 +40,7 @@ class RunPrompts:
                 self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        """Read samples and earlier answers of a described part; MismatchError: as `_check`."""
+        """Draw a part's samples again; keep answers for later turns; MismatchError: as `_check`."""
         part = TaskPart.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)
@@ -91,7 +91,7 @@ class RunPrompts:
 
 
 def relocate_models(cell: Cell, run: Path) -> Cell:
-    """Return a cell with models in folders above `run`, where their paths lead nowhere here."""
+    """Return a cell; a model not here is sought by its relative path in each folder above `run`."""
 
     def read_back(model: ModelSpec | None) -> ModelSpec | None:
         folder = path_above(run, model.id) if model and local_folder(model.id) is None else None

@@ -77,7 +77,7 @@ class DraftTracer:
         return None
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Along:
-        """Return the draft's trace along a text, by the target's `rows` before each of `tokens`."""
+        """Return the draft's trace along `tokens`, by the pieces that `TextTracer.rows` yields."""
         layers = self.drafter.layers
         self._hidden = {n: torch.cat([piece.hidden[n] for piece in rows]) for n in layers}
         before = {layer: states[: len(prompt) - 1] for layer, states in self._hidden.items()}

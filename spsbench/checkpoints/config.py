@@ -94,8 +94,9 @@ def names_head(config: Mapping[str, Any]) -> bool:
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
     """Raise DataError for what cannot be loaded as a decoder-only language model.
 
-    Refused are a drafting head, no `model_type`, a type or flag of another kind, code of the
-    model's own without `trust_remote_code`, and sizes out of range, those of a `text_config` too.
+    Refused are no `model_type`, as many drafting heads have none (EAGLE's with one pass), a type or
+    flag of another kind, code of the model's own without `trust_remote_code`, and sizes out of
+    range, those of a `text_config` too.
     """
     kind = config.get("model_type")
     if not kind and names_head(config):
@@ -130,7 +131,7 @@ def embedding_and_layers(config: Mapping[str, Any]) -> int:
 
 
 def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError where `kind` is known to be no decoder-only model, or the config says so."""
+    """Raise DataError where `kind` is in `_REFUSED`, or `is_encoder_decoder` is true."""
     descriptions = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
     if config.get("is_encoder_decoder") is True:
         descriptions = [*descriptions, "an encoder-decoder model"]
@@ -161,10 +162,11 @@ def first_size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
-    """Raise DataError for sizes out of range or not dividing each other, or no finite epsilon.
+    """Raise DataError for sizes out of range or not dividing each other, or a bad `rms_norm_eps`.
 
     Heads must divide the width, unless one of `HEAD_DIMS` is set, and key-value heads the heads. A
-    size passes that is absent, null where `_MAY_BE_NULL` has it, or a list of `intermediate_size`.
+    size passes that is absent, null where `_MAY_BE_NULL` has it, or a list of `intermediate_size`;
+    the epsilon if it is absent or any finite number.
     """
     for names, largest in _LARGEST.items():
         for name in names:

@@ -133,7 +133,7 @@ def show_stats(texts: Mapping[str, Text]) -> None:
 
 
 def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
-    """Return rows: a figure's label, its value of each text; the distribution if one is lossy."""
+    """Return rows: a label, each text's value or n/a; last the distribution if one is lossy."""
     figures, cells = [text.metrics for text in texts], [text.cell for text in texts]
     distributions = [f"lossy: {c.verifier}" if c.lossy else "the target's" for c in cells]
     return [

@@ -69,7 +69,8 @@ class Batch:
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
         """Run calls as rows, `size` at a time, and yield each as it ends.
 
-        If one raises, all others are ended and the error is raised; closing the generator ends all.
+        The next begin when all rows have ended, or, if `continuous`, when one has. If one raises,
+        all others are ended and the error is raised; closing the generator ends all.
         """
         left, clock = enumerate(calls), SharedClock()
         rows: dict[greenlet, tuple[int, float, float]] = {}  # number, and the clock at its begin

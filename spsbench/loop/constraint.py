@@ -108,8 +108,8 @@ class Constraint:
     def allowed(self, outputs: Iterable[Path]) -> Tensor:
         """Return [n, V] bool, the mask of each output; where `mask` is None, all tokens but EOS.
 
-        So its distribution stays finite. An output behind a refused token is never reached; one
-        behind a dead end may be, and then `count` raises.
+        So its distribution stays finite. An output has all tokens after the prompt; one behind a
+        refused token is never reached, one behind a dead end may be, and then `count` raises.
         """
         masks = map(self.mask, outputs)
         return torch.stack([self._free if mask is None else mask for mask in masks])

@@ -273,8 +273,7 @@ class Noise(Protocol):
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] float64 in [0, 1); slot i is the same number whatever n is.
 
-        The numbers are on the CPU or on the device of the target's `q`; `sampling.sample` takes
-        either.
+        The numbers are on the CPU or the device of the target's `q`: `sampling.sample` takes both.
         """
 
 

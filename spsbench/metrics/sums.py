@@ -311,8 +311,8 @@ class Pairs(NamedTuple):
 def pair_generations(tallies: Sequence[Tally], counted: str) -> Pairs | None:
     """Pair the generations, by sample and repeat, in which `counted` is above 0 in every tally.
 
-    Only undisturbed timings count if any are shared, otherwise all. The pairs are in the order of
-    the last tally. None: the tallies share no generation.
+    Disturbed times are 0, unless no generation is shared then; a count pairs those, too. The pairs,
+    with the sums, are in the order of the last tally. None: the tallies share no generation.
     """
     for loaded in (False, True):
         rows = [tally.rows if loaded else without_loaded(tally.rows) for tally in tallies]

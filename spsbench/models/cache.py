@@ -429,7 +429,7 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
 
 
 def stop_warnings(cell: Cell, tokenizer: Any) -> Iterator[str]:
-    """Yield a line for each stop string with a special token and more, or elsewhere with one."""
+    """Yield a line for each `stop` that has a special token and more or, if `elsewhere`, is one."""
     special = special_tokens(tokenizer) if cell.stop else {}
     for stop in cell.stop:
         name = next((name for name in special if name and name in stop), None)

@@ -160,10 +160,10 @@ def verifier_folder(verifier: str) -> Path | None:
 
 
 def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
-    """Copy a draft model's files for `engine` to `out`, without `training.json`; return the result.
+    """Copy a draft's files `OF_A_MODEL` but `training.json` over any in `out`; return the result.
 
     For vLLM it has options for `FALLBACK_K` tokens. `draft` names the model in an error. DataError:
-    `folder` has no vocabulary size or no safetensors. WriteError: `out` cannot be written.
+    `folder` has no top-level `vocab_size` or no safetensors. WriteError: `out` cannot be written.
     """
     config = read_config(folder)
     if not isinstance(config.get("vocab_size"), int):

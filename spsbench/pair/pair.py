@@ -286,10 +286,10 @@ class Pair:
             stop: polled; true ends the plan early.
 
         Returns:
-            The plan's `answer`, `command` and `report`; None after a stop.
+            The plan's `answer`, `command` and `report`, kept in `out` or `results`; None: stopped.
 
         Raises:
-            SpsError: the message names the error and its remedy.
+            SpsError: the message names the error and its remedy: `resume` for a call made before.
         """
         base = {n: v for n, v in self._grid.given.items() if n not in ("k", "schedule", "verifier")}
         named = {name: value for name, value in options.items() if value is not None}
@@ -330,8 +330,8 @@ class Pair:
     def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
         """Return what a call requests, in a `chat` with the sampling that its target names, if any.
 
-        None: every option is None, and no chat or one that changes nothing: the pair's own cell
-        holds. A line about a chat's sampling is logged once. UsageError: an invalid option.
+        `options`: any of `load`. None: all are None, and no chat or one that changes nothing (the
+        pair's cell holds). A line on a chat's sampling is logged once. UsageError: invalid option.
         """
         grid = self._grid
         if changes := any(value is not None for value in options.values()):

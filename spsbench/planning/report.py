@@ -185,8 +185,7 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        Its files are in the adapted plan's folder. `options`: the user's for that plan, with
-        `prompts`.
+        Its files are in the adapted plan's folder. `options`: the user's for it, with `prompts`.
         """
         best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
         cell = next(cell for method, cell in cells.items() if method.drafting == best)

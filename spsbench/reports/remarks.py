@@ -144,8 +144,8 @@ def run_findings(
 ) -> list[str]:
     """Return the findings of a run, a line each: warnings on `rows`, then verdicts on quality.
 
-    `paired` are cells with these verdicts against ArS. Where `paper` is True and the paper has such
-    a row, the last line names the source.
+    Warnings are of settings only. `paired` are cells with verdicts against ArS; identical ones have
+    no line. If `paper` is True and the paper has such a row, the last line names the source.
     """
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]

@@ -148,8 +148,9 @@ def of_answer(answer: Answer) -> Acceptance | None:
 def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> str | None:
     """Return in words what cannot be true of `counts` for so many `tokens`; None: nothing.
 
-    A draft may go beyond the end of a text. `texts`: the number of texts, nobody else's among them,
-    in which a server counted together; None: the counts are an answer's own.
+    They may be too many, never too few: not all passes draft. A draft may go beyond a text's end.
+    `texts`: the number of texts, nobody else's among them, in which a server counted together.
+    None: the counts are an answer's own, and the sum of rounds and accepted tokens is not checked.
     """
     rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
     if not 0 <= rounds <= tokens:

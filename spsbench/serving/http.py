@@ -210,8 +210,9 @@ class Client:
     ) -> AnswerReader:
         """Send `payload`, again after a transient failure; return the reader with the whole answer.
 
-        The answer has the seconds and the number of the last attempt. RefusedError: no status 200.
-        UnavailableError: no answer. DataError: another schema, or impossible numbers.
+        The answer has the seconds and the number of the last attempt. RefusedError: a status other
+        than 200 and `AGAIN`. UnavailableError: no answer, or one of `AGAIN` each time. DataError:
+        another schema, or impossible numbers.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)

@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """Return what is missing and how to go on; empty where nothing is."""
+        """Return how many generations are made, failed ones too, and how to go on; empty: all."""
         if self.whole:
             return ""
         if not self.resumable:

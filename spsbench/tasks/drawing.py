@@ -20,8 +20,8 @@ def take_samples(
     """Return `limit` samples of a task: the first ones, or those that `sample_seed` draws.
 
     `generate` yields all samples of the task, given what fits: `Task.samples`. Without a limit all
-    are returned, in the order of the data; drawn ones come in the order of the draw. Whether it
-    fits is asked of the returned samples only; DataError: one does not.
+    come, in the order of the data. Drawn ones come in the order of the draw: groups in proportion,
+    turns of a conversation together. Only returned samples must fit; DataError: one does not.
     """
     if limit is None or sample_seed is None:
         return list(islice(generate(fits), limit))

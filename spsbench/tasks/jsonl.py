@@ -142,8 +142,8 @@ class Jsonl(PromptTask):
 def _sample(row: FileRow, number: int) -> Sample:
     """Return the sample of a row, in any format; without an id it is called `prompt-NUMBER`.
 
-    Its text is under `prompt`, `text`, or first in `turns`, its group under `group` or `category`.
-    DataError: no text, an empty one, or an unusable value.
+    Keys: `id` or `question_id`, `prompt`, `text` or the first of `turns`, `group` or `category`,
+    `reference`, `json_schema`, `system`. DataError: no text, an empty one, or an unusable value.
     """
     key = _text_key(row)
     ids = [id_key for id_key in ("id", "question_id") if id_key in row.values]

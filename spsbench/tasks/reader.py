@@ -133,7 +133,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
 
 
 def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield each line's row but blank ones; DataError: as `_value`, or too long a line or file."""
+    """Yield rows, by `_value` and `_row`, of lines not blank; DataError: theirs, or too long."""
     size = 0
     for number, line in enumerate(lines, 1):
         size += len(line)

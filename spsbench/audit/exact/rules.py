@@ -203,7 +203,7 @@ class Subject(NamedTuple):
     deep: bool = False  # every case is walked
 
     def case(self, setting: CaseSetting, schedule: Schedule) -> Case:
-        """Return the case of a setting: whole texts, or a round of K; forced past a refusal."""
+        """Return a setting's case, past a refusal; `schedule` drafts, also in a single round."""
         return Case(
             self.verifier,
             DiscoveredRule(self.verifier, self.kind.drawn),

@@ -151,9 +151,9 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt]) -> G
 
 
 def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[AuditText]) -> Greedy:
-    """Compare texts of a greedy cell with the scorer's argmax, given each token's prefix.
+    """Compare greedy texts with the scorer's argmaxes, up to the first other token: a tie or a bug.
 
-    Tokens beyond the target's context are not compared; one text has a planted wrong token.
+    Tokens beyond the target's context are left out. One planted in the first text must be a bug.
     """
     result, shared = Greedy(), Scorer.shared(cell, loaded)
     scorer = Scorer(loaded.target, loaded.vocab_size, processors_of(cell, loaded))

@@ -110,7 +110,7 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold the target's rows of the first `length` tokens, and rows fed since along `path`.
+        """Hold what `part` keeps of the target's first `length` rows, and rows fed since by `path`.
 
         A path holds only at the `length` of the last call, and is 0, 1, 2 ... A source that is fed
         here is emptied for `length` 0, and may be shorter than `length`. ValueError: another path,

@@ -205,9 +205,9 @@ def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
 def register_states(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
-    Returns how the model is fed; None: it keeps no states. Its mixers then run row by row, and a
-    note may tell of other logits in blocks. A second call does nothing. UnsupportedModelError:
-    layers that cannot be rolled back, or a trial fails.
+    Returns how the model is fed; None: it keeps no states. Its mixers then run row by row; other
+    logits in blocks are no error, a note may tell of them. A second call does nothing.
+    UnsupportedModelError: layers that cannot be rolled back, or a trial raises.
     """
     if model in KINDS or not keeps_states(model.config):
         return _STATEFUL.get(model)

@@ -206,10 +206,10 @@ class Listed(NamedTuple):
 
 
 def list_row(row: Stated, emitted: str, own: float) -> Listed:
-    """Sort a row, with the emitted token where its logarithm `own` is stated beside the row.
+    """Return a row, likeliest first, with the emitted token if `own`, its logarithm, is stated.
 
-    Entries from the first that states no probability on are left out. A key with two different
-    probabilities is of two tokens, and left out of `top`.
+    Entries from the first up to `UNLISTED` on are left out; one above 0 stays, and is in `total`.
+    A key with two different probabilities is of two tokens, and left out of `top`.
     """
     entries = resolve_row(row)
     is_cut = bool(entries) and any(key != emitted for key, _ in row[len(entries) :])

@@ -169,8 +169,8 @@ class LocalModel:
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
         """Return the prompt ids used by the server, and a remark if they are not the tokenizer's.
 
-        They are the answer's own, else those that have as many tokens: the tokenizer's, after one
-        BOS more if need be; DataError: neither has. `chat`: `text` is a user's message.
+        They are the answer's own, else the tokenizer's, after one BOS more if the answer counts it;
+        DataError: it counts others. Without a count they stay. `chat`: `text` is a user's message.
         """
         encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens

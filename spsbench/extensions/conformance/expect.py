@@ -55,7 +55,7 @@ def parts_of(checked: Any) -> dict[str, tuple[str, str]]:
 
 
 def expectation_of(checked: Any) -> Expectation:
-    """Return versions, verdicts and, where it has them, power and counts by position of a check."""
+    """Return versions, verdicts and, if known, power, counts by position and tau of a `Checked`."""
     versions = {"sps": __version__, "engine": checked.engine, "model": checked.model}
     parts = {name: verdict for name, (verdict, _) in parts_of(checked).items()}
     current = Expectation(checked.plan.level, versions, parts)
@@ -79,7 +79,7 @@ def read_expectation(path: Path) -> Expectation:
 def deviations(expected: Expectation, current: Expectation) -> list[str]:
     """Return a line for each verdict that is worse, and each position out of its interval.
 
-    A part or acceptance that is missing now is worse; what only `current` has is not compared.
+    A part, or all acceptance, missing now is worse; else only what both have is compared.
     """
     lines = []
     for part, verdict in expected.parts.items():

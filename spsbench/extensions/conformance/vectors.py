@@ -99,8 +99,8 @@ def vector_of(
     `shape` [N] has the parents of the drafted tokens; `seed` names the distributions, the draft and
     the uniforms. Of U uniforms, in the order of their requests, number `slot` % U is moved to the
     edge of the verdict: above it where `slot` // U is odd, else below. The vector has drawn,
-    parents, draft, q, p, uniforms, accepted, tokens and, again, q, p and uniforms in `hex`. None
-    too where siblings run out.
+    parents, draft, q [N + 1, V], p of the draft or None, uniforms (purpose and numbers by request),
+    accepted, tokens and, again, q, p and uniforms in `hex`. None too where siblings run out.
     """
     stream = random.Random(seed)
     drafted = round_of(shape, drawn, stream)

@@ -35,7 +35,7 @@ def lm_eval(
 ) -> None:
     """Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
 
-    How it speculated is printed at the end.
+    How it speculated is printed at the end. Another model named by --model is run instead.
 
     sps lm-eval --model_args target=T,draft=D,k=4 --tasks gsm8k --limit 20
     """
@@ -95,7 +95,7 @@ def speculation_line(rounds: Sequence[RoundRecord]) -> str:
 
 
 def register_model() -> type:
-    """Register the model `sps` in the harness, and return its class, a new one each time."""
+    """Register `sps`, a new `PairModel` class, in lm_eval; return it. ImportError: no lm_eval."""
     from lm_eval.api.registry import register_model
     from lm_eval.models.huggingface import HFLM
 

@@ -99,7 +99,7 @@ def examine_levels() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]
 
 
 def _try(name: str, limits: ProgramLimits) -> LevelFinding:
-    """Run a correct program in the level `name`; return whether it holds here, and the reason."""
+    """Run a correct program in level `name`; return it and what it protects, or why it fails."""
     if sys.platform != "linux":
         return LevelFinding(name, False, f"needs Linux, not {platform.system()}")
     if reason := runner.too_low(limits):

@@ -288,7 +288,7 @@ class _JailProcess:
         """Return the outcome: by the jail's report, else by `killed`, else by the exit.
 
         `killed` is why the process was killed: too much output outweighs the report. `seconds` are
-        since the program started. A kill or SIGXCPU at the limit of time is TIMED_OUT.
+        since the start. Exit by SIGXCPU, or SIGKILL at the limit, is TIMED_OUT, else ENDED_EARLY.
         """
         if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
             word, _, detail = lines.partition(" ")

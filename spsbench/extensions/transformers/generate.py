@@ -202,8 +202,9 @@ class SpeculativeGeneration:
     ) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models, checked for each other.
 
-        Models that are those of the call before stay open; costs for a schedule are measured.
-        UsageError: a `draft` next to an assistant, or one of other tokens without both tokenizers.
+        `assistant` is the call's, or else the callable's; None: there is neither. Models that are
+        those of the call before stay open; costs for a schedule are measured. UsageError: a `draft`
+        next to an assistant, or one of other tokens without both tokenizers.
         """
         names = [one.config.name_or_path or type(one).__name__ for one in (model, assistant) if one]
         options = {"engine": Spec("eager"), **self.options, **warping}

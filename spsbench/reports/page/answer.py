@@ -143,7 +143,7 @@ def _speed_statement(row: Summary, method: str, among: int) -> Statement:
 
 
 def _whole_answer(row: Summary) -> str:
-    """Return a sentence on the answer with its prefill; empty where it was not timed."""
+    """Return a space and a sentence on the answer with its prefill; "": not timed, or undecided."""
     gained, first, last = row.answer_speedup, row.ttft_ms, row.answer_ms
     if gained is None or gained.undecided or first is None or last is None:
         return ""

@@ -151,7 +151,7 @@ def _words(part: Tensor, bits: int, side: int) -> Tensor:
 def measure_prefetch(
     dtype: torch.dtype, layout: type[QuantisedPanels], bits: int, least: bool
 ) -> None:
-    """Set how `layout` prefetches codes of `bits` (`least`: with minima), measured once here."""
+    """Set how later layers of `layout` prefetch (`least`: with minima), measured once a machine."""
 
     def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
         size = bytes_of_codes(INPUTS, FILL, bits, least)

@@ -160,8 +160,7 @@ def pack_linear_layers(
 ) -> list[tuple[str, str]]:
     """Replace linear layers of `model` by packed ones; return shape and layout of each.
 
-    One after another is packed, so that one at most is in memory twice. Layers of `stock_shapes`
-    stay.
+    One after another is packed: one at most is in memory twice. Layers of `stock_shapes` stay.
     """
     packed = []
     tables = embeddings(model)

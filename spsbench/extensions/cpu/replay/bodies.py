@@ -104,7 +104,7 @@ class ModelBody:
         return layers if all(layer.length < end <= layer.capacity for layer in layers) else None
 
     def _texts(self, cache_layers: Sequence[Any], request: ModelRequest) -> list[int] | None:
-        """Return a `text_record` for each kind of mask, joined; None: no program reads a mask."""
+        """Return a `text_record` for each kind of mask, joined; None: no program can read one."""
         if (texts := getattr(cache_layers[0], "texts", None)) is not None:
             return list(texts) * len(self._mask_layers)
         masks, numbers, m = request.inputs.masks, list[int](), request.size.tokens

@@ -200,7 +200,8 @@ class PassProgram:
     ) -> None:
         """Give each result that is no output a slot of memory, free again after its last reader.
 
-        Only results of the same size use a slot again. Sets `_sizes`, `_starts` and `_in_slots`.
+        Only results of the same size use a slot again. `sizes` are those of the recorded passes.
+        Sets `_sizes`, of results slot by slot, `_starts`, of each slot in them, and `_in_slots`.
         """
         ends: dict[int, int] = {}
         for n, step in enumerate(steps):

@@ -19,7 +19,7 @@ from spsbench.models.chat import own_sampling
 from spsbench.models.gguf import blocks, wheel
 from spsbench.models.gguf.header import Header, read_header
 from spsbench.models.gguf.tokenizer import generation_settings
-from spsbench.models.gguf.unpack import KEPT, original_format
+from spsbench.models.gguf.unpack import KEPT, blocks_in_words, original_format
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, load_tokenizer
@@ -135,6 +135,21 @@ def test_blocks_that_cannot_be_had(file, tmp_path):
     (made / KEPT).write_bytes(b"no blocks")
     with pytest.raises(DataError):
         loaded(made, BLOCKS)
+
+
+HEADS = b"no", b"[]", b'{"__metadata__": [1]}', b'{"__metadata__": {"a": []}}', b"[" * 10**6
+
+
+@pytest.mark.parametrize("head", HEADS, ids=range(5))
+def test_a_damaged_header_of_blocks_is_named(tmp_path, head):
+    (tmp_path / KEPT).write_bytes(len(head).to_bytes(8, "little") + head)
+    assert blocks_in_words(tmp_path) == "damaged"
+
+
+def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    (tmp_path / KEPT).touch()
+    monkeypatch.setattr(Path, "open", lambda *_: Path("/nowhere").stat())
+    assert blocks_in_words(tmp_path) == "damaged"
 
 
 def refused(path, error=DataError):

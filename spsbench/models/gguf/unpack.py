@@ -142,13 +142,13 @@ def blocks_in_words(folder: str | Path) -> str | None:
     path = Path(folder) / KEPT
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        head = file.read(min(int.from_bytes(file.read(8), "little"), _HEAD))
     try:
+        with path.open("rb") as file:
+            head = file.read(min(int.from_bytes(file.read(8), "little"), _HEAD))
         kinds = json.loads(head).get("__metadata__") or {}
-    except ValueError:
+        counts = Counter(kinds.values()).most_common()
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):  # other JSON
         return "damaged"
-    counts = Counter(kinds.values()).most_common()
     return "layers " + (", ".join(f"{kind} {count}" for kind, count in counts) or "none")
 
 

@@ -206,8 +206,7 @@ def costs_of_plan(
 
     They fit if they are of this `setting` (machine and models) and have all `drafts`; else a note
     says what differs. New costs are written; where they contradict each other they are measured
-    once more, and those with fewer contradictions count. DataError: a damaged file. WriteError: no
-    room.
+    again: those with fewer contradictions count. DataError: a damaged file. WriteError: no room.
     """
     if path.exists():
         costs = read_costs(path)

@@ -75,8 +75,7 @@ class Planned:
 
     `record` has the inputs of the plan; `planning` says how it is shown (`batch`, `every`).
     `measured` maps a method to its figures of real rounds, `missing` to the reason why it has none.
-    `folder` is the plan's; None: made from files alone. `incomplete`: what a stopped plan has, how
-    to go on.
+    `folder` is its own; None: made from files. `incomplete`: what a stopped plan has, how to go on.
     """
 
     record: PlanRecord
@@ -185,10 +184,12 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        Its files are in the adapted plan's folder. `options`: the user's for it, with `prompts`.
+        "": that plan lacks it. Its folder has the files. `options`: the user's, with `prompts`.
         """
         best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
-        cell = next(cell for method, cell in cells.items() if method.drafting == best)
+        cell = next((cell for method, cell in cells.items() if method.drafting == best), None)
+        if cell is None:
+            return ""
         if cell.draft is None:  # heads that no trace predicts: trees, parts of hybrids
             cell = next((each for each in cells.values() if head_part(each.drafter)), cell)
         return str(attribute_at(TRIAL)(cell, steps, adapted.folder, options))
@@ -284,12 +285,15 @@ def drafter_in(forecasts: Forecasts) -> Prediction:
 def advise(base: Planned, adapted: Planned) -> str:
     """Say what to do with the base's drafter under an adapter, with predicted speed-ups.
 
-    That drafter is the best of the base's plan that has a model or a head, else the best of all.
-    The advice: do not speculate, keep it, use the best that needs no model, or train it.
+    That drafter is the base's best with a model or a head, else the best of all. The advice: plan
+    with it (the adapter's plan lacks it), do not speculate (nor on the base), keep it (`KEPT` of
+    its gain, and the best), use the best without a model (as good, or no draft), or train it.
     """
     ranked, target = adapted.forecasts.by_method, adapted.target
     before = drafter_in(base.forecasts)
-    now = next(f for f in ranked if f.method.drafting == before.method.drafting)
+    now = next((f for f in ranked if f.method.drafting == before.method.drafting), None)
+    if now is None:
+        return f"plan the adapter with {before.method.drafting} too: its plan has no such drafter."
     free = next((f for f in ranked if not f.method.drafting.model), now)
     cell = adapted.cells[now.method]
     head, gain, other = head_part(cell.drafter), now.speedup.mean, free.speedup.mean

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spsbench.planning.report import advise
+from spsbench.planning.report import Planned, advise
 from spsbench.settings.grid import make_request
 from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
@@ -155,3 +155,11 @@ def test_advice_is_by_what_the_drafter_keeps(now, free, advice):
         return SimpleNamespace(forecasts=forecasts, cells={methods[0]: cell}, target=cell.target)
 
     assert advise(planned(2.0, 1.2), planned(now, free)).startswith(advice)
+
+
+def test_an_adapter_whose_plan_lacks_the_drafter_of_the_base_is_planned_with_it():
+    head, other = (Figures(Method(Drafting(Spec("eagle3"), x), "sps"), Mean(2.0), 2) for x in "ho")
+    forecasts, cells = (SimpleNamespace(by_method=[f]) for f in (head, other)), {other.method: None}
+    base, adapted = (SimpleNamespace(forecasts=f, cells=cells, target=None) for f in forecasts)
+    assert advise(base, adapted).startswith("plan the adapter with eagle3 h too")
+    assert Planned.trial(base, adapted, 1, {}) == ""

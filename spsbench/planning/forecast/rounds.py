@@ -14,8 +14,7 @@ that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the 
 
 The noise of each round is fresh, so the rounds of a text are a Markov chain over positions. Their
 expected numbers fill the `Totals` of measured rounds. As in `loop.decode`, K is clamped to the
-tokens left less one and to the draft's context. Slots beyond the end of a text count as drafted,
-not as tested.
+tokens left less one and to the draft's context. Slots beyond a text's end are drafted, not tested.
 """
 
 import random

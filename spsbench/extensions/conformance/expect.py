@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import msgspec
@@ -37,7 +37,7 @@ class Expectation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
         tau: tokens a round, for readers.
     """
 
-    level: float
+    level: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     versions: dict[str, str]
     parts: dict[str, Literal[VERDICTS]]  # type: ignore[valid-type]  # best first
     power: float | None = None
@@ -46,7 +46,7 @@ class Expectation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 def parts_of(checked: Any) -> dict[str, tuple[str, str]]:
-    """Return part -> its verdict and a line, of all parts that audit texts, also without any."""
+    """Return part -> verdict and a line, of planned parts but speed; undecided without a result."""
     parts = {"law": checked.law, "greedy": checked.greedy, **checked.modes}
     lines = {name: (str(part.verdict), part.line) for name, part in parts.items() if part}
     lines |= dict.fromkeys(checked.refused, ("refused", "the server refuses its requests"))
@@ -98,8 +98,8 @@ def deviations(expected: Expectation, current: Expectation) -> list[str]:
 
 
 def chance(n: int, kept: int, n2: int, level: float) -> float:
-    """Return how far apart two shares, of `n` and `n2` trials, may be by chance, at `level`."""
-    share = (kept + 1) / (n + 2)  # neither 0 nor 1, whose variance would be 0
+    """Return how far `kept` of `n` and a share of `n2` may differ; `level`: the chance of more."""
+    share = (min(kept, n) + 1) / (n + 2)  # neither 0 nor 1, whose variance would be 0
     variance = DEPENDENT * share * (1 - share) * (1 / max(n, 1) + 1 / max(n2, 1))
     return NormalDist().inv_cdf(1 - level / 2) * math.sqrt(variance) + 1 / max(min(n, n2), 1)
 

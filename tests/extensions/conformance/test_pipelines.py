@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.conformance.expect import Expectation, deviations
+from spsbench.errors import DataError
+from spsbench.extensions.conformance.expect import Expectation, deviations, read_expectation
 from tests.extensions.check.stubs import of_stub
 from tests.oracles.stub import Engine, Stub, serving
 
@@ -52,6 +53,18 @@ def test_lost_acceptance_deviates_and_noise_alarms_no_more_often_than_stated():
         for i in range(1000)
     )
     assert sum(bool(deviations(*pair)) for pair in pairs) <= 50
+
+
+def test_a_position_accepted_more_often_than_the_one_before_is_compared():
+    assert not deviations(*[Expectation(0.05, {}, {}, reached=[100, 50, 80])] * 2)
+
+
+@pytest.mark.parametrize("level", ["0.0", "1.0", "nan"])
+def test_an_expectation_with_a_level_that_is_no_chance_is_refused(tmp_path, level):
+    path = tmp_path / "expect.toml"
+    path.write_text(f"level = {level}\n[versions]\n[parts]\n")
+    with pytest.raises(DataError, match="level"):
+        read_expectation(path)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 def of_answer(answer: Answer) -> Acceptance | None:
     """Return an answer's counts; None: some are not told. RangeError: they cannot be true of it.
 
-    Read are vLLM's, SGLang's or llama-server's; its rounds are its tokens less those accepted.
+    Read are vLLM's, SGLang's or llama-server's, whose rounds are tokens less those accepted.
     """
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)

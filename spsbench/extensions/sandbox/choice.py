@@ -31,11 +31,11 @@ AUTOMATIC: dict[str, Callable[[ProgramLimits], Level]] = {  # strongest first
 
 
 class LevelFinding(NamedTuple):
-    """Whether a level holds, and the reason."""
+    """Whether a level holds, and what it protects, or why it does not."""
 
     name: str
     holds: bool
-    words: str  # reason
+    words: str  # what it protects, or why it does not hold
     level: Level | None = None  # None: it does not hold
 
 
@@ -86,7 +86,7 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
 
 
 def examine_levels() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
-    """Return for `sps doctor` each level with whether it holds and the reason, and the rows."""
+    """Return (name, holds, words) of each level up to the first that holds, and doctor's rows."""
     findings = survey(ProgramLimits())
     rows = [
         ("sandbox", f"{name}: {'holds' if holds else 'does not hold'}, {words}")

@@ -26,7 +26,7 @@ from spsbench.planning.report import Planned
 from spsbench.reports.run_tables import run_table
 from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest, constant
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import Planning
+from spsbench.settings.commands import LISTS, Planning
 from spsbench.settings.method import Drafting, Method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -39,6 +39,7 @@ OF_HEAD = {
     "dtype": "target.dtype",
     **OF_SAMPLING,
 }
+READ = {*OF_HEAD, *LISTS, "trace", "costs", "k", "held_back", "chat", "system", "offline"}
 
 
 def open_planned(folder: Path, planning: Planning) -> Planned:

@@ -21,7 +21,7 @@ from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
 from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import may_need_hub, task_in_chat, task_spec
 from spsbench.settings.grid import Sweep
-from spsbench.settings.options import parse, takes
+from spsbench.settings.options import is_given, parse, takes
 from spsbench.spec import Spec
 from spsbench.store.traces import trace_files
 
@@ -76,6 +76,17 @@ def plan(
     chosen: dict[str, Any] = candidates.options
     if ranks().size > 1:
         raise UsageError("a plan over several ranks (torchrun): expected one. Leave torchrun out")
+    if planning.trace and planning.costs is not None:
+        from spsbench.planning.inputs import READ, plan_of_files
+
+        unread = [f"`{n}`" for n, v in options.items() if n not in READ | SHOWN and is_given(v)]
+        if task is not None or unread:
+            what = "expected options that choose candidates, scale costs or show. Leave it out"
+            raise UsageError(f"{[*unread, task][0]} with `trace` and `costs`: {what}")
+        trace_files([Path(path) for path in planning.trace])
+        if dry_run:
+            return ["nothing would be measured: texts and costs are given (`trace`, `costs`)"]
+        return plan_of_files(planning, chosen)
     if planning.trace:
         if workers.kind != HERE:
             raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
@@ -88,15 +99,6 @@ def plan(
             float(name)
             name = f"./{name}"
         task = f"jsonl:path={name}"  # whatever its name ends in
-    if planning.trace and planning.costs is not None:
-        if task is not None:
-            raise UsageError(f"{task} with `trace` and `costs`: expected no prompts")
-        if dry_run:
-            return ["nothing would be measured: texts and costs are given (`trace`, `costs`)"]
-
-        from spsbench.planning.inputs import plan_of_files
-
-        return plan_of_files(planning, chosen)
     table = Sweep(task=task or TASK)
     if pair is not None:
         access = pair.access

@@ -85,10 +85,9 @@ class Summary:
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
         named |= self.measured
-        spread = {name: value for name, value in (self.spread or {}).items() if value is not None}
-        named |= {
-            f"spread_ms.{name}": Estimate(x, None, None, self.n) for name, x in spread.items()
-        }
+        for name in ("sd", "p99"):
+            x = (self.spread or {}).get(name)
+            named[f"spread_ms.{name}"] = None if x is None else Estimate(x, None, None, self.n)
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
         named |= {f"sibling_at.{i}": at for i, at in enumerate(self.sibling_at, start=1)}
         named |= {f"quality.{name}": value for name, value in self.quality.items()}

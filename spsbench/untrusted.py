@@ -11,13 +11,14 @@ import json
 import lzma
 import os
 import re
+import sys
 import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeGuard
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError, first_line
 from spsbench.hardware.files import in_words, open_file
@@ -262,6 +263,13 @@ def parse_json(
 
 def _refuse(constant: str) -> NoReturn:
     raise FieldError(f"the number {constant} in JSON")
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Return whether a value of JSON is a number that a float can hold: no bool, NaN, 10^400."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def cut(value: object, most: int = SHOWN) -> str:

@@ -1,7 +1,6 @@
 """JSON files of a model folder: size limits, and checks of config.json before any weight."""
 
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -10,7 +9,7 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.tables import read_table
-from spsbench.untrusted import POINTER, cut, read_json
+from spsbench.untrusted import POINTER, cut, is_finite_number, read_json
 
 CONFIG_LIMIT, TOKENIZER_LIMIT = 4 << 20, 200 << 20  # bytes of a file
 
@@ -194,7 +193,7 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
             "expected a divisor. Fetch the model again"
         )
     eps = config.get("rms_norm_eps", 1e-6)
-    if type(eps) not in (int, float) or not abs(eps) <= sys.float_info.max:  # NaN too
+    if not is_finite_number(eps):
         raise DataError(
             f"rms_norm_eps is {cut(repr(eps), 40)} in config.json ({where}): expected a small "
             "number. Fetch the model again"

@@ -1,6 +1,5 @@
 """The folder of a head: its config, and its tensors by their names."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from spsbench.checkpoints.config import in_transformers, read_config
 from spsbench.checkpoints.weights import TensorHeader, read_headers, regular_file, safetensors_files
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.environment import bound_spinning
-from spsbench.untrusted import cut
+from spsbench.untrusted import cut, is_finite_number
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
 MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
@@ -128,8 +127,7 @@ def read_size(
 
 def positive(value: object, key: str, where: str) -> float:
     """Return the config's `value` at `key` as a float; DataError: no finite number above 0."""
-    largest = sys.float_info.max * (not isinstance(value, bool))
-    if not isinstance(value, int | float) or not 0 < value <= largest:
+    if not is_finite_number(value) or value <= 0:
         raise DataError(
             f"{key} is {cut(repr(value), 40)} ({where}): expected a number above 0. Fetch the "
             "head again"

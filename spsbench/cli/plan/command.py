@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from spsbench.checkpoints.adapters import read_adapters
 from spsbench.cli import options as o
 from spsbench.cli.bench import resume_command
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log, refuse_others
@@ -149,6 +148,8 @@ def plan_options(
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:
+        from spsbench.checkpoints.adapters import read_adapters
+
         named = [text for text in adapters if text != "none"]
         for text in named:  # before the base is planned
             read_adapters(text, allow_pickle=bool(options.get("allow_pickle")))

@@ -118,8 +118,8 @@ def real_rounds(
         gained, tau, ms = row.speedup, row.block_efficiency, row.mean_token_time_ms
         draft, texts = traces.drafts.get(method.drafting), traces.of(method.drafting)
         if gained is not None and ms and tau:
-            known = draft is not None and draft.replays(method.k) and replayable(row.cell)
-            expected = tau_of(method, draft, texts, simulate) if draft and known and texts else None
+            replays = texts and draft and draft.replays(method.k) and replayable(row.cell)
+            expected = tau_of(method, draft, texts, simulate) if draft and replays else None
             figures[method] = Measured(gained, tau, ms, expected)
         elif not row.n:
             reasons[method] = f"all of its {row.failures} generations failed"

@@ -42,7 +42,7 @@ class Column:
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every run
 MEASURED = tuple(Column(m.heading, m.figure, m.digits) for m in MEASURES)
-BY_K = Column("sd ms", "spread_ms.sd", 1), Column("P99 ms", "spread_ms.p99", 1)  # of Figure 1
+BY_K = Column("sd ms", "spread_ms.sd", 1), Column("P99 ms", "spread_ms.p99", 1)  # Figure 1
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("answer speed-up", "answer_speedup", 2, "x"),
@@ -66,9 +66,9 @@ def table_columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
-    several = len({s.cell.k for s in rows if s.cell.k}) > 1
-    shown = [c for c in COLUMNS if several or c not in BY_K]
-    usual = [c for c in shown if c not in RARE or any(s.figures.get(c.figure) for s in rows)]
+    sweeps_k = len({s.cell.k for s in rows if s.cell.k}) > 1
+    columns = [c for c in COLUMNS if sweeps_k or c not in BY_K]
+    usual = [c for c in columns if c not in RARE or any(s.figures.get(c.figure) for s in rows)]
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
 
 

@@ -119,7 +119,7 @@ class AuditJob(NamedTuple):
     kept: AuditText | None = None
 
 
-Examined = tuple[list[Evidence], list[Impossible]]  # of a text, the first for each alternative
+Examined = tuple[list[Evidence], list[Impossible]]  # evidence by alternative
 
 
 def audit_jobs(prompts: Sequence[NamedPrompt]) -> Iterator[AuditJob]:

@@ -78,7 +78,7 @@ class LocalModel:
     texts: Sequence[str | None]  # [V] text of each id; None for an id without text
     ends: frozenset[int]  # ids that end a text
     bos: int | None = None  # the id that begins a text, if the tokenizer has one
-    processors: Processors | None = None  # of the texts that are scored `under` them
+    processors: Processors | None = None  # `under` them texts are scored
 
     def under(self, processors: Processors | None) -> "LocalModel":
         """Return the same weights, which score texts under `processors`; None: under none."""

@@ -90,12 +90,12 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estim
         estimate is not None and estimate.n >= min(MEASURED_FROM, timed)
         for estimate, timed in estimates
     )
-    figure, scale = ("horizon_time_ms", 1e-3) if measured else ("mean_token_time_ms", 0.0)
+    figure = "horizon_time_ms" if measured else "mean_token_time_ms"
     times = []
     for s in members:
         estimate = s.figures.get(figure)
         if estimate is not None:
-            seconds = estimate.mean * (scale or s.horizon * 1e-3)
+            seconds = estimate.mean * (1e-3 if measured else s.horizon * 1e-3)
             times.append((s, Estimate(seconds, None, None, estimate.n, estimate.loaded)))
     return times, measured
 

@@ -115,8 +115,7 @@ def draw_figure(figure: Figure) -> Any:
     if single and figure.title:
         panels[0].set_title(_plain(figure.title), parse_math=False, fontsize=9, wrap=True)
     elif figure.title:
-        title = textwrap.fill(_plain(figure.title), TITLE_WIDTH)
-        canvas.suptitle(title, parse_math=False)
+        canvas.suptitle(textwrap.fill(_plain(figure.title), TITLE_WIDTH), parse_math=False)
     if not handles:
         return canvas
     if below:

@@ -193,7 +193,7 @@ ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
 def advice(text: Text, comparison: Comparison | None) -> Iterator[str]:
-    """Yield a line if prompt lookup drafted nothing in `ENOUGH` rounds, one if SpS is slower."""
+    """Yield a line if prompt lookup drafted nothing in `ENOUGH` rounds, one if SpS was slower."""
     figures = text.metrics
     if text.by_rule and text.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
@@ -218,8 +218,8 @@ def payload(
 ) -> str:
     """Return the result as ASCII JSON in one line; ValueError: NaN or Infinity in it.
 
-    It has digests of prompt and models, the text and its figures, settings, engines, what
-    `comparison` adds, advice and environment.
+    The result has digests of models (`digests`, by name) and of `prompt`, the text and its figures,
+    settings, `engines` (words by role), what `comparison` adds, advice and environment.
     """
     content = {
         "schema": SCHEMA,
@@ -363,10 +363,10 @@ def read_line() -> str | None:
 def answer_turn(
     pair: Pair, screen: Screen, messages: list[dict[str, str]], stats: bool, **how: Any
 ) -> str | None:
-    """Print an answer as it comes, with `stats` a summary after it, and return its text.
+    """Print an answer to `messages` as it comes, with `stats` a summary after it; return its text.
 
     What was written of an interrupted answer is returned, None if nothing had begun. A DataError is
-    printed, with a hint, and gives None.
+    printed, with a hint, and gives None. `how` is as `Pair.generation` takes it.
     """
     generation = None
     try:
@@ -394,7 +394,10 @@ def write_page(
     lines: Sequence[str],
     out: Path | None,
 ) -> None:
-    """Write the page of texts, token by token, to `out` or stdout, `lines` below its settings."""
+    """Write the page of texts, token by token, to `out` or stdout, `lines` below its settings.
+
+    `prompt` is shown; `prompt_ids` are the tokens before each text's, which its decoding needs.
+    """
     from spsbench.cli.publish import deliver
 
     traces = [

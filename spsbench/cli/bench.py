@@ -110,9 +110,9 @@ def run_experiment(
 ) -> int:
     """Run the requested experiment into its folder and show its report; return the exit code.
 
-    It is the signal's if the run was stopped, that of scoring if this failed, `FAILED_SAMPLES` if
-    samples did, else OK. `prepare` returns the benchmark that `watch` sees and `stop` ends. Raises
-    SpsError where models, data or a folder cannot be used.
+    The code is the signal's if the run was stopped, that of scoring if this failed,
+    `FAILED_SAMPLES` if samples did, else OK. `prepare` makes the benchmark of `watch` and `stop`.
+    Raises SpsError where models, data or a folder cannot be used.
     """
     with graceful() as interrupt, deferred_progress() as watch:
         benchmark = prepare(watch=watch, stop=lambda: interrupt.requested)

@@ -30,8 +30,8 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 def exit_code(command: Callable[[], object]) -> int:
     """Run `command`, report its failure on stderr, and return the exit code; nothing is raised.
 
-    It is what the command returns, or OK; 141 where the reader of its output has gone; INTERRUPTED
-    for Ctrl-C; else that of the error. What is left of output that cannot be written is discarded.
+    The code is the command's, or OK; 141 where the reader of its output has gone; INTERRUPTED for
+    Ctrl-C; else that of the error. The rest of output that cannot be written is discarded.
     """
     code: object = Exit.OK
     try:
@@ -52,9 +52,10 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def report_error(error: BaseException) -> int:
-    """Print the line of `error` on stderr, or help on stdout, and return its exit code.
+    """Print the line of `error` on stderr and return its exit code.
 
-    A bug's traceback is saved, or any printed with `--debug`; torchrun gets the line of a rank.
+    A group without a command prints its help on stdout instead. A bug's traceback is saved, or any
+    printed with `--debug`; torchrun gets the line of a rank.
     """
     if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, typer.TyperException):
         print(error.format_message())
@@ -83,8 +84,8 @@ def describe_error(error: BaseException) -> tuple[str, int]:
     """Return the line for the user and the exit code of an error.
 
     An SpsError has its own, a usage error a hint to --help. Lines are made for a name too long, no
-    access, memory that ran out, a panic in Rust and numbers that are not finite. Any other is
-    INTERNAL.
+    access, memory that ran out, a panic in Rust and numbers that are not finite. The code of any
+    other error is INTERNAL.
     """
     if (long := too_long(error)) is not None:
         name = str(long.filename)

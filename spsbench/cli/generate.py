@@ -109,8 +109,8 @@ def generate(
 def read_prompt(argument: str | None, file: str | None) -> str | None:
     """Return the prompt as it is; None when nothing was given and stdin is a terminal.
 
-    It is `argument`, or the content of `file`, or of stdin without both or for `-`. Raises SpsError
-    for two sources, an empty or closed one, and for what is no text or more than `LIMIT` bytes.
+    The prompt is `argument`, the content of `file`, or that of stdin without both or for `-`.
+    SpsError: two sources, an empty or closed one, no text, or more than `LIMIT` bytes.
     """
     if argument is not None and file is not None:
         first = "PROMPT '-'" if argument == "-" else "PROMPT"

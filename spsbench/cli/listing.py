@@ -72,7 +72,7 @@ def model_rows() -> Iterator[dict[str, str]]:
 
 
 def foreign_guarantee(entry: Entry) -> str:
-    """Return the guarantee, or the import error, of a verifier not ours; empty without torch."""
+    """Return a foreign verifier's guarantee, or import error; "": another entry, or no torch."""
     if entry.kind != "verifiers" or entry.path.startswith(".") or find_spec("torch") is None:
         return ""
     try:

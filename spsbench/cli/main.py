@@ -156,9 +156,10 @@ def command() -> object:
 
 
 def run_silently() -> int:
-    """Run the command on another rank than the first, if ranks share it; return the exit code.
+    """Run the command on a rank above 0, without output but for `--debug`; return the exit code.
 
-    Nothing is printed without `--debug`, and Ctrl-C ignored; an error is written for torchrun.
+    Commands that ranks do not share (`IN_STEP`) end at once with OK. Ctrl-C is ignored; an error is
+    written for torchrun.
     """
     if not set(sys.argv[1:2]) & set(IN_STEP):
         return Exit.OK

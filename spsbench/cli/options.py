@@ -36,7 +36,7 @@ def take_options(
 ) -> Callable[..., Any]:
     """Return a decorator that gives a command the options of records, by name if they were set.
 
-    `records` are as for `settings.options.parse`; they come before the command's own options.
+    `records` are as for `settings.options.parse`; their options come before the command's own.
     `without` names options that the command does not have; its own parameter hides one of the same
     name. Of more than `FEW`, --help shows those of `OFTEN` and `often` alone.
     """
@@ -155,10 +155,7 @@ Plot = Annotated[
 
 
 def check_page(format: str, out: Path | None) -> None:
-    """Check the file of a page before anything runs.
-
-    Raises UsageError for `out` without `format` html; SpsError if the file cannot be replaced.
-    """
+    """Raise UsageError for `out` without `format` html, SpsError where `out` cannot be replaced."""
     if out is not None and format != "html":
         raise UsageError(f"--out {out} without --format html: expected both or none")
     if out is not None:

@@ -53,10 +53,7 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[], None]]:
-    """Yield a function that updates a bar of `pace` on a terminal.
-
-    Elsewhere the function does nothing, and a thread prints `pace` each `every` seconds.
-    """
+    """Yield a function that updates a bar of `pace`; off terminals a thread prints `pace`."""
     if not is_terminal(sys.stderr):
         with heartbeat(lambda: str(pace), every):
             yield lambda: None

@@ -50,7 +50,7 @@ def on_screen(report: Report) -> Report:
 
 
 def deliver(content: bytes | str, form: str, out: Path | None) -> None:
-    """Write what a reporter made to stdout, or into the file `out`, and say so.
+    """Write what a reporter made to stdout, or into the file `out`, which a line on stderr names.
 
     Raises UsageError for bytes, which are no text, on a terminal; WriteError where writing fails.
     """

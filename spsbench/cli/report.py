@@ -90,8 +90,8 @@ def show_results(
 ) -> None:
     """Write the figures of results that other benchmarks saved, as a table or JSON.
 
-    `run_options` are given options of runs alone. Raises UsageError for one, for another format,
-    and for folders among `paths`; DataError for files that cannot be read.
+    `run_options` are flags given for runs alone. Raises UsageError for one, for another format, and
+    for folders among `paths`; DataError for files that cannot be read.
     """
     if not all(path.is_file() for path in paths):
         raise UsageError("folders and files together: expected runs, or results of one kind")

@@ -93,7 +93,7 @@ def enumerate_rules(
 def exit_code_of(rows: Sequence[RuleRow]) -> Exit:
     """Return BIAS if a guarantee is violated, else NOT_VALID if one could not be shown, else OK.
 
-    Rows that are left out count only if there are no others: NOT_VALID.
+    Rows that are left out count only if there are no others, or no rows at all: NOT_VALID.
     """
     if any(row.verdict == "BIASED" for row in rows):
         return Exit.BIAS

@@ -215,10 +215,7 @@ def publish_audits(
 
 
 def report_of(audits: Sequence[Mapping[str, Any]], folder: Path | None) -> Any:
-    """Return a `Report` whose sections are the audits: that of the run in `folder`, else no table.
-
-    Raises SpsError for a damaged run.
-    """
+    """Return a `Report` of audits, with the table of the run in `folder`; SpsError: damaged."""
     from spsbench.reports.audits import audit_section
     from spsbench.reports.reporter import Report
     from spsbench.reports.run_tables import report_on

@@ -52,10 +52,10 @@ GREEDY = (
 
 
 def audit_section(audit: Values, run: str = "", records: int | None = None) -> Section:
-    """Return the section of one audit.
+    """Return the section of one audit, with a note if the run's `records` changed since.
 
-    `run` is the title of the run's table, empty if the audit generated its own texts; a change of
-    the run's number of `records` since the audit becomes a note.
+    `run` is the title of the run's table; "": the audit generated its own texts. `records` counts
+    those of the run now; None: they are not compared.
     """
     notes = []
     settings = audit.get("settings") or {}
@@ -99,7 +99,7 @@ Parts = tuple[list[str], list[Figure], list[TextTable]]
 
 
 def _sampled_parts(audit: Values) -> Parts:
-    """Return notes, the e-process and the tables of an audit of sampled texts, ArS's too."""
+    """Return notes, the e-process and tables of an audit of sampled texts, first SpS, then ArS."""
     methods = audit["sps"], audit["controls"]["ars"]
     alarm = audit["alarm_log10"]
     notes = [
@@ -152,7 +152,7 @@ def _greedy(audit: Values) -> Parts:
 
 
 def _divergence_row(prompt: Values) -> tuple[str, ...]:
-    """Return name, kind, position, both tokens, both logits, gap and tolerance, as seven texts."""
+    """Return name, kind, position, tokens, logits ("": none), gap and tolerance as seven texts."""
     divergence = prompt["divergence"]
     return (
         str(prompt["name"]),

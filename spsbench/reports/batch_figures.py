@@ -27,9 +27,9 @@ BY_BATCH = "Speed-up by batch"
 
 
 def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
-    """Return `table` with tables of text, panels and remarks by batch; itself without batches.
+    """Return `table` with figures of `rows` by batch; itself where no batch is above 1.
 
-    There is a table of text for each task and setting. `predicted`: the figures are a plan's.
+    Each task and setting has remarks, panels and a table of text. `predicted`: they are a plan's.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table
@@ -58,7 +58,7 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def lines_by_batch(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Return method in words -> its rows by batch, ArS too; continuous ones apart if both exist."""
+    """Return method -> rows of one work by batch, ArS too; continuous apart if both exist."""
     both = len({row.cell.continuous for row in rows if row.cell.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
 
@@ -69,9 +69,9 @@ def lines_by_batch(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
 
 
 def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:
-    """Return batch, rising -> its best row and speed-up; (None, 1) where plain sampling is best.
+    """Return batch, rising -> its best row and speed-up; (None, 1) where no mean is above 1.
 
-    Rows without a decided speed-up are left out.
+    Rows of ArS and those without a decided speed-up are left out, and batches of only such rows.
     """
     best_by_batch: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
@@ -85,7 +85,7 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
 
 
 def remarks(rows: Sequence[Summary]) -> list[str]:
-    """Return sentences: best speed-up by batch, where the gain ends, methods whose tau differs."""
+    """Return sentences on one work: best speed-ups, the end of the gain, tau that differs."""
     best, sentences = envelope(rows), []
     gains = [size for size, (row, _) in best.items() if row is not None]
     if best:

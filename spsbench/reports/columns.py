@@ -31,7 +31,7 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """Format the figure by `show`, with `*` if loaded; n/a: missing; UNDECIDED: such a gain."""
+        """Format by `show`, with `*` if loaded; ABSENT if missing, UNDECIDED for such a gain."""
         estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT
@@ -62,7 +62,7 @@ RARE = PROCESSOR, *MEASURED, *BY_K
 
 
 def table_columns(rows: Sequence[Summary]) -> list[Column]:
-    """Return the first metric of each task, COLUMNS without the omitted ones, other metrics."""
+    """Return first metrics of the tasks, COLUMNS without those that `RARE` omits, other metrics."""
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
@@ -73,9 +73,9 @@ def table_columns(rows: Sequence[Summary]) -> list[Column]:
 
 
 def choose_columns(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
-    """Return the columns by headings or figures, in order: `speed-up`, `alpha`, `prefill_ms`.
+    """Return a column for each of `names`, in this order: headings (`speed-up`) or figures.
 
-    Raises UsageError for a column that no row has.
+    A figure without a column (`prefill_ms`) has 3 decimals. UsageError: a name that no row has.
     """
     by_heading = {column.heading: column for column in [*table_columns(rows), *COLUMNS]}
     figures = dict.fromkeys(name for s in rows for name in s.figures)
@@ -115,7 +115,7 @@ NAMES = ("group", *NAMED, OPTIONS)
 
 
 def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable[[Summary], str]]:
-    """Map each of `NAMES` to its text in a row; `options` joins all other differences between rows.
+    """Return each of `NAMES` -> function of a row to its text; `options` joins other differences.
 
     The text comes from users and must be quoted. `whole` keeps the arguments of engines elsewhere,
     which a remark has below a table.
@@ -206,7 +206,7 @@ def paper_row(summary: Summary) -> PaperRow | None:
 
 
 def paper_value(row: PaperRow | None, figure: str) -> float | None:
-    """Return a figure of the paper's row, scores in the units of their metric; None without it."""
+    """Return a figure of the paper, scores in the units of their metric; None: it is not there."""
     if row is None:
         return None
     scale = 100 if is_percent(row.metric) else 1

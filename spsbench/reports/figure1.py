@@ -48,7 +48,7 @@ def by_k(lines: Mapping[str, Sequence[Summary]], figure: str, title: str, **look
 
 
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
-    """Return why a panel has no lines; "" if there are rows to draw."""
+    """Return why a panel (`timed`: of times) of all `rows` has no lines; "" if it has some."""
     drafting = [s for s in rows if s.cell.k]
     if not drafting:
         return "no row has a constant K of 1 or more"
@@ -121,10 +121,7 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
 
 
 def _label(cell: Cell, cells: Sequence[Cell]) -> str:
-    """Return task, setting and what else differs between lines, of which each has one of `cells`.
-
-    A name that is empty is left out; the others are joined by commas.
-    """
+    """Return task, setting and, of `cells` (one a line), what else differs, joined by commas."""
     parts = [str(cell.task or ""), setting(cell)]
     for heading in ("target", "draft", "engine", "seed"):
         read = NAMED[heading]

@@ -62,7 +62,7 @@ def read_results(path: Path) -> list[Results]:
 
 
 def figure_tables(results: Sequence[Results]) -> Iterator[TextTable]:
-    """Yield a table of each measurement's figures; a remark of several stands in the first."""
+    """Yield a table of each measurement's figures; equal remarks stand in the first alone."""
     noted: set[str] = set()
     for result in results:
         rows = [(figure["name"], _in_words(figure), figure["field"]) for figure in result.figures]
@@ -79,9 +79,9 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
-    """Yield a measurement for each in a tool's JSON; none of a tool that is unknown.
+    """Yield the measurements in a tool's JSON, one or several; none of a tool that is unknown.
 
-    It notes what is not comparable, and first how many requests failed.
+    The first entry of `not_comparable` tells how many requests failed, if any did.
     """
     tool = next((tool for tool, field in TABLE["tools"].items() if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE}
@@ -117,7 +117,10 @@ def _finite(value: Any) -> float | None:
 
 
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each figure as name, value, unit and field; an empty 0 is None, with a `reason`."""
+    """Yield figures as name, value, unit and field, then shares of drafts from counts.
+
+    A 0 of `OF_TOKENS` has the value None, and a `reason`.
+    """
     reason = "of zeros, which stand for no measurement"
     for figure, names in TABLE["figures"].items():
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""

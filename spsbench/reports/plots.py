@@ -79,7 +79,7 @@ def _cut_digits(attribute: re.Match[str]) -> str:
 def draw_figure(figure: Figure) -> Any:
     """Draw the panels as a matplotlib figure, `ABREAST` in a row, titled, with one legend.
 
-    It is below, but for a single panel with few, short names. Those of one title share the y axis.
+    The legend is below, but for one panel with few, short names. Panels of one title share y.
     """
     import matplotlib.figure
 
@@ -164,7 +164,7 @@ def _draw_panel(axes: Any, panel: Panel, names: bool) -> None:
 
 
 def _curve(axes: Any, curve: Curve) -> None:
-    """Draw points with intervals, open ones under load, a ring at the best; or a dense line."""
+    """Draw points with intervals (open: load) and a ring at the best; a dense curve as a line."""
     colour = COLOURS[curve.line % len(COLOURS)]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
     if curve.dense:

@@ -70,7 +70,7 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
 
 
 def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
-    """Describe the variation over seeds on the same samples, one line a cell."""
+    """Return a line a cell on its variation over seeds on the same samples."""
     lines, names = [], Names(seed_row.cell for seed_row in seed_rows)
     for seed_row in seed_rows:
         figures = [
@@ -86,7 +86,7 @@ def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[
 
 
 def under_load(loaded: int, timed: int) -> str:
-    """Return a line on timings under load, and how to repeat them."""
+    """Return a line that `loaded` of `timed` timings are under load, and how to repeat them."""
     return (
         f"{loaded} of {timed} timings were taken on a busy machine: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have no other timings; "
@@ -117,7 +117,7 @@ NEARLY_ALL = 0.9
 
 
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
-    """Return `LABEL 12 pairs` if under `NEARLY_ALL` of times are paired; "": not, or no gain."""
+    """Return `LABEL 12 pairs` of a gain; "": none, or over `NEARLY_ALL` of each time's texts."""
     gained, base = row.speedup, baseline(row.cell, _cells(rows))
     times = [
         time
@@ -144,8 +144,8 @@ def run_findings(
 ) -> list[str]:
     """Return the findings of a run, a line each: warnings on `rows`, then verdicts on quality.
 
-    Warnings are of settings only. `paired` are cells with verdicts against ArS; identical ones have
-    no line. If `paper` is True and the paper has such a row, the last line names the source.
+    Warnings tell of settings, not figures. `paired` are cells with verdicts against ArS; identical
+    ones have no line. With `paper` the last line names the source, if the paper has such a row.
     """
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
@@ -234,7 +234,7 @@ def count_unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
-    """Return a line on equal greedy texts, and one per reason for others, with numbers by row."""
+    """Return a line on equal greedy texts, and one per reason for others, by row; [] for none."""
     names = Names(cells)
     by_line: dict[str, list[str]] = {}
     for cell in cells:

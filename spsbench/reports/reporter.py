@@ -49,9 +49,9 @@ class Curve:
 def curves(
     named: Iterable[tuple[str, Iterable[Point | None]]], line: int = 0, **look: Any
 ) -> list[Curve]:
-    """Return a curve of the points that are not None for each name that has such points.
+    """Return a curve for each name that has points other than None, which are left out.
 
-    Lines are numbered from `line` on, those without points too. `look`: further fields of all.
+    Each name counts as a line, from `line` on, even without a curve. `look`: further fields of all.
     """
     return [
         Curve(name=name, points=points, line=at, **look)
@@ -150,9 +150,7 @@ class Table:
     paper: bool = False  # whether rows of the paper's Table 1 stand below those they match
     remarks: Sequence[str]  # lines below the table
     figure: Figure
-    identity: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # identity in JSON: digests; a plan's answer
+    identity: Mapping[str, Any] = field(default_factory=dict)  # in JSON: digests, a plan's answer
     seeds: Sequence[OverSeeds] = ()  # over rows that differ in the seed only
     starts: Sequence[Start] = ()  # with time, versions and machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # each call streams from disk

@@ -95,8 +95,8 @@ class RunData(NamedTuple):
     def rows(self, records: Iterable[Record], seen: Container[Key]) -> list[Summary]:
         """Return summaries of the run's cells over `records`, with scores of the keys in `seen`.
 
-        `seen` is asked after the last record. With `by_group` rows of groups follow. Raises
-        DataError for records of another run.
+        `seen` is asked after the last record, so that reading may fill it. With `by_group` rows of
+        groups follow. Raises DataError for records of another run.
         """
         scores = (score for score in self.scores if score.key in seen)
         try:
@@ -145,10 +145,7 @@ def report_on(
 
 
 def run_table(folder: Path) -> Table:
-    """Return the table of a run; SpsError: no run, or a damaged run.
-
-    Records of unlike machines count without their times.
-    """
+    """Return the table of a run (see `_table`); SpsError: no run, or a damaged run."""
     return _table(RunData.open(folder))
 
 
@@ -157,8 +154,8 @@ def compare_with_run(
 ) -> RunComparison:
     """Compare runs with the run in `against`, paired by sample if both have the sample.
 
-    `margins` has the change of each figure that counts. Raises SpsError for no run, or a damaged
-    run.
+    `margins` maps the figures to compare to the share by which a worse one is a regression. Raises
+    SpsError for no run, or a damaged run.
     """
     numbers: dict[str, int] = {}
     sides = []
@@ -243,7 +240,7 @@ def _table(source: RunData) -> Table:
 
 
 def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qualities]:
-    """Return cell -> its quality by sample, per cent as shares; empty for a row without scores."""
+    """Return cell id -> quality by sample, per cent as shares; empty for a row without scores."""
     by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
     for score in scores:
         if score.cell in by_cell:
@@ -281,10 +278,7 @@ def _bound_ms(memory: Memory | None) -> float | None:
 
 
 def conclude_run(folder: Path) -> Report:
-    """Write `summary.json` into a finished run's folder; return the run's report.
-
-    Raises SpsError for a damaged run, or a summary that cannot be written.
-    """
+    """Write `summary.json` of a finished run; return its report; SpsError: damaged, unwritable."""
     report = report_on([folder])
     replace_file(folder / "summary.json", json(report).encode("ascii"))
     return report

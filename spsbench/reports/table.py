@@ -17,7 +17,7 @@ FRAME = 3  # characters of padding and border for each column
 
 
 def report_text(report: Report) -> str:
-    """Return text of the report's width, without colours; ± is the longer side of an interval.
+    """Return text of the report's width, without colours, with intervals as `brief` shows them.
 
     If the figures do not fit, the least important columns are omitted, and a line names them.
     """
@@ -69,8 +69,8 @@ def table_text(
 ) -> str:
     """Return a table with its remarks, without colours, in `width` columns; None: the terminal's.
 
-    `plain` uses ASCII only; `fit` leaves columns out where words would be split, and names them in
-    a last line.
+    `plain` uses ASCII only; `fit` leaves columns out of a given `width` where words would be split,
+    and names them in a last line.
     """
     from rich import box
     from rich.console import Console

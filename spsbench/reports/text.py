@@ -94,10 +94,7 @@ LATEX = {c: f"\\{c}" for c in "{}$&#_%"} | {c: f"\\text{n}{{}}" for c, n in LATE
 
 
 def csv_text(text: str) -> str:
-    """Return text that spreadsheets do not evaluate: an apostrophe precedes a leading sign.
-
-    For text only; negative numbers need no escape.
-    """
+    """Return text (no numbers) that spreadsheets do not evaluate: ' precedes a leading sign."""
     printable = visible(text)
     return f"'{printable}" if printable.lstrip().startswith(FORMULA) else printable
 
@@ -150,9 +147,9 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
 
 
 def escape_piece(text: str, longest: int = LONGEST) -> str:
-    r"""Escape a piece of a generation: line breaks stay, invisible and bidi characters are escaped.
+    r"""Return a piece of a generation, invisible and bidi characters escaped but for \n and \t.
 
-    Longer text is cut, and its length is appended.
+    Text longer than `longest` is cut, with its length behind it: `… (1,234 characters)`.
     """
     cut = text if len(text) <= longest else text[:longest]
     safe = "".join(c if c in "\n\t" else visible(c) for c in cut)

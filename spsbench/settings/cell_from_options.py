@@ -65,7 +65,7 @@ def _of_target(field: str, setting: OptionSpec) -> OptionSpec:
 
 
 def _of_draft(field: str, setting: OptionSpec) -> OptionSpec:
-    """Return the setting as the draft's, `draft_FIELD`: default None, in words the target's."""
+    """Return a field's setting as the draft's, `draft_FIELD`; default None: that of the target."""
     alone = {"id": "that of a bundled pair", "revision": None, "adapter": None}
     option = setting.option._replace(
         help=setting.option.help.format(model="the draft model")
@@ -151,7 +151,7 @@ def _usual(name: str, value: object) -> object:
 
 
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
-    """Describe in a line the options that `chat_sampling` applied, one at least, and what wins."""
+    """Return a line on the options that `chat_sampling` applied, one at least, and what wins."""
     numbers = {n: f"{v:g}" if isinstance(v, float) else str(v) for n, v in applied.items()}
     words = ", ".join(f"{name.replace('_', '-')} {number}" for name, number in numbers.items())
     fields = " and ".join(f"`{name}`" for name in applied)
@@ -165,7 +165,7 @@ def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the target and the method's fields of an engine with its own models.
 
     The target is named after the engine's model, unless `target` names the same model here, for its
-    tokenizer. UsageError: an option of drafts, a `k` for a server, or an address that is none.
+    tokenizer. UsageError: an option of drafts, a `k` above 0 for a server, or a wrong address.
     """
     from spsbench.serving.address import check_address  # needed for servers only
 
@@ -203,7 +203,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the option drafter `self:int4` by draft `self:int4`; UsageError: another draft."""
+    """Return options with draft `self:int4` for drafter `self:int4`; UsageError: another draft."""
     copy = own_copy(values.get("drafter"))
     if copy is None:
         return dict(values)
@@ -216,7 +216,10 @@ def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the target's default drafter and, without `k`, schedule, if no method is named."""
+    """Return `values`; if no method is named, with the target's default drafter.
+
+    Its default schedule comes with it, unless `k` or `schedule` is named.
+    """
     target = values.get("target", TARGET["id"].default)
     named = "draft" in values or "drafter" in values or values.get("k") == 0
     elsewhere = "decoder" in values and values["decoder"].name != OWN_LOOP
@@ -230,8 +233,8 @@ def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
 def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str | None]:
     """Return the drafter, and the name of its draft or None; UsageError: options of no draft.
 
-    `k` 0 has `none` and None. A bundled target brings a draft model, or a head of the drafter's
-    kind; a head's file says its drafter. Else a draft has the drafter `model`, no draft `ngram`.
+    `k` 0 has the drafter `none`. A bundled target brings a draft model, or a head of the drafter's
+    kind; a head's file says its drafter. Else the drafter is `model` with a draft, `ngram` without.
     """
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")
@@ -304,8 +307,8 @@ def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> Mode
     """Return the draft model, by default as the target is; UsageError: options it cannot have.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
-    random weights; the weights of some heads are quantised by default on a CPU. Remote code runs
-    where the target's does, of a pinned revision.
+    random weights; others take no revision or adapter of the target. Some heads' weights are
+    quantised by default on a CPU. Remote code runs where the target's does, of a pinned revision.
     """
     options = {field: values[s.name] for field, s in DRAFT.items() if s.name in values}
     if name.startswith(SELF):
@@ -340,7 +343,7 @@ def _mergeable(model: ModelSpec) -> ModelSpec:
 
 
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an unknown format, or options that name the draft's weights too."""
+    """Raise UsageError for a draft `self:FORMAT` of no such format, or with options of weights."""
     if name.removeprefix(SELF) not in QUANTISED:
         copies = ", ".join(SELF + kind for kind in QUANTISED)
         raise UsageError(

@@ -251,7 +251,7 @@ def problem_of(schema: Mapping[str, Any]) -> str | None:
 
 
 def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield `root` and all objects in it, but maps under `NAMED` and all under `NO_SCHEMAS`."""
+    """Yield `root` and objects in it, of maps in `NAMED` the values alone, none in `NO_SCHEMAS`."""
     stack: list[Any] = [root]
     while stack:
         part = stack.pop()
@@ -303,7 +303,7 @@ def loose_bound(schema: Mapping[str, Any]) -> str | None:
 
 
 def without_equal_enums(schema: Mapping[str, Any]) -> None:
-    """Drop each `enum` that only repeats the `const` of its schema, in place.
+    """Drop each `enum` that only repeats the `const` beside it, in all parts of `schema`, in place.
 
     With both llguidance does not see that the branches of a `oneOf` exclude each other.
     """

@@ -61,7 +61,7 @@ class Grid:
         return fill(self.given, facts)
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Yield the options of each request by name: sampling turns slowest, drafting fastest."""
+        """Yield each request's options: sampling turns slowest, drafting fastest, K = 0 first."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
         others.sort(key=lambda name: PLACES.get(name, PLACES[""]))
@@ -189,7 +189,7 @@ class Sweep:
     }
 
     def grid(self) -> Grid:
-        """Return the grid of the requests; UsageError: `setting` with its options, or no tokens."""
+        """Return the requests as a grid; UsageError: `setting` and its options, or no new token."""
         if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
         if 0 in self.axes.get("max_new_tokens", ()):

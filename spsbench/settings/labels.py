@@ -118,9 +118,9 @@ class Names:
     def _differing(self) -> tuple[str, ...]:
         """Return options that differ between cells whose names, without the method's, are alike.
 
-        They come as they appear. Tasks decide some options, as the length of texts, and
-        temperatures the usual rule: an option that differs together with a name is shown by the
-        name. A rule counts only where draft, method and all other options are alike.
+        Options come as they appear. Tasks decide some, as the length of texts, and temperatures the
+        usual rule: an option that differs together with a name is shown by the name. A rule counts
+        only where draft, method and all other options are alike.
         """
         seen: dict[tuple[str, ...], set[str | bool]] = {}
         for cell in self._cells:
@@ -196,7 +196,7 @@ def unnamed_options(cell: Cell) -> dict[str, str | bool]:
 
 
 def _in_words(value: Any) -> str | bool:
-    """Return None and bools as a bool, tuples as quoted items, others as text, cut if `LONG`."""
+    """Return False for None, bools as they are, tuples quoted, others as text, cut above `LONG`."""
     if isinstance(value, tuple):
         return " ".join(map(repr, value))
     if value is None or isinstance(value, bool):

@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
 
 def parse_shape(name: str) -> tuple[Shape, str | None]:
-    """Parse `shape:512x8[:nano]` -> shape, model of its kind or None; UsageError: no such shape."""
+    """Parse `shape:512x8[:nano]` -> shape, model named last or None; UsageError: no such shape."""
     match = _SHAPE.fullmatch(name)
     shape = Shape(int(match[1]), int(match[2])) if match else Shape(0, 0)
     in_range = shape.width <= MAX_WIDTH and shape.depth <= MAX_DEPTH

@@ -89,7 +89,7 @@ class OptionSpec:
     many: bool = False  # may be given several times
 
     def convert(self, value: Any, where: str = "") -> Any:
-        """Return `value` parsed, typed and checked; UsageError, with `where` first: it is not.
+        """Return `value` parsed, typed and checked; UsageError, with `where` first: a wrong value.
 
         Each item of a tuple is checked. None, given or parsed, stays. `where` is the option if "".
         """
@@ -106,10 +106,7 @@ class OptionSpec:
         return typed
 
     def convert_each(self, value: Any) -> tuple[Any, ...]:
-        """Return the values of an axis, each in its type; what is no list or tuple is one value.
-
-        So is a list where the option does not take `many`.
-        """
+        """Return an axis's converted values: a list's, with `many`, else the one that is given."""
         if self.kind == tuple[int, ...]:
             return self.convert(value)  # type: ignore[no-any-return]
         values = value if self.many and isinstance(value, list | tuple) else [value]

@@ -141,10 +141,10 @@ def temperatures_of(text: str | None) -> list[float]:
 def plan_options(
     options: Mapping[str, Any], temperatures: Sequence[float], adapters: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the options of each plan; of several, each has a folder of `--out`, if it is given.
+    """Return the options of each plan: one, as they are, or several that differ.
 
-    They differ by temperature (`T0.7`), or else by adapter: `base`, without one, is first, and
-    compared with each (`1-NAME`).
+    Several differ by temperature (`T0.7`), or else by adapter: `base`, without one, is first, and
+    compared with each (`1-NAME`). Each then has the folder of this name in `--out`, if it is given.
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:

@@ -62,7 +62,7 @@ class PageAnswer(NamedTuple):
 def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[PageAnswer]:
-    """Return an answer per task, setting and target; `same` and `audits` are by the cell's id."""
+    """Return an answer a task, setting and target; by cell id `same` (None: no texts), `audits`."""
     names = Names(row.cell for row in table.whole)
     drafting = (row for row in table.whole if row.cell.k != 0)
     by_work = group_by(drafting, lambda row: (names.work(row.cell), row.cell.target.id))
@@ -158,7 +158,8 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     """State whether a cell is lossless, and why: its rule, then greedy texts, then an audit.
 
     Good is an exact rule in our own loop; bad a lossy one, random weights, or an audit's bias; open
-    are other loops and guarantees, and differing greedy texts of a rule that is not lossy.
+    are other loops and guarantees, and differing greedy texts of a rule that is not lossy. `same`
+    None: there are no greedy texts to compare.
     """
     if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")

@@ -46,7 +46,7 @@ class TableSums:
         self._prompts: dict[tuple[Cell, str | None], dict[str, None]] = {}
 
     def add(self, record: Record) -> None:
-        """Add a record: to the tally where tables are paired; of a good one time and text as well.
+        """Count a record where tables are paired; of a good one add time and, maybe, text.
 
         A flagged time is left out; texts are kept of the first prompts alone.
         """
@@ -64,9 +64,9 @@ class TableSums:
             self._keep(cell, record)
 
     def _keep(self, cell: Cell, record: Record) -> None:
-        """Keep a record if its prompt is among the first of its task and setting, under any method.
+        """Keep a record if its prompt is among the first of its work and group, by any method.
 
-        Only its first repeat, and while the limit of tokens leaves room, which shrinks by its own.
+        Only first repeats are kept, and only those that have at most the tokens that are left.
         """
         most = PROMPTS if record.group is None else OF_CATEGORY
         plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
@@ -89,7 +89,7 @@ def run_names(tables: Sequence[Table]) -> list[str]:
 
 
 def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
-    """Return the sums of each table's records; several share sample numbers and `TOKENS`."""
+    """Return sums of each table's records; several share sample numbers and divide `TOKENS`."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
     for table in tables:
@@ -153,7 +153,7 @@ def paired_runs(
 ) -> list[PairedCells]:
     """Compare the cells of later tables with those of the same task and names in the first.
 
-    A cell that has none there, or of which a table has no good generation, is left out.
+    A cell that the first lacks, or of which a table has no good generation, is left out.
     """
     names = [Names(sums.cells.values()) for sums in aggregates]
     bases = {

@@ -63,7 +63,7 @@ def of_section(section: Section, number: int) -> Iterator[Figure]:
 
 
 def drawn_numbers(figure: Figure) -> list[list[str]]:
-    """Return rows of text: figure, line, x, value (`*`: load), low, high; long curves thinned."""
+    """Return rows of figure, line, x, value (`*`: load), low, high as text; long curves thinned."""
     cells = []
     for panel in figure.panels:
         for item in panel.items:
@@ -79,7 +79,7 @@ def drawn_numbers(figure: Figure) -> list[list[str]]:
 
 
 def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
-    """Return the figure of the panels that have items, called by `name` in `texts.toml`; or None.
+    """Return the figure `name` of `texts.toml` from panels that have items; None: no panel has.
 
     `values` fill what its text leaves open.
     """
@@ -148,10 +148,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
-    """Plot quantiles of the generations' token times, a curve a row with two or more; None: none.
-
-    `times`: cell -> token times in ms.
-    """
+    """Plot quantiles of `times` (cell -> ms a token), a curve a row of two or more; None: none."""
     quantiles = []
     for row in rows:
         values = np.array(times.get(row.cell.id, ()))

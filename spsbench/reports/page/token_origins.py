@@ -31,8 +31,9 @@ def trace(
 
     Tokens are also ids if the tokenizer does not reproduce the recorded text, for then the
     tokenizer is not the run's. Only with ids is the whole text there. `name` is the method's;
-    `group` is the prompt's and setting's, whose generations are next to each other. Texts are
-    cut, and escaped as by `escape_piece`; origins are one letter a token, steps lists by column.
+    `group` is the prompt's and setting's, whose generations are next to each other. `prompt` are
+    the ids before the tokens, for the tokenizer alone; `prompt_text` is shown. Texts are cut, and
+    escaped as by `escape_piece`; `origins` has a letter a token, `steps` a list of rounds a column.
     """
     texts = None if tokenizer is None else token_texts(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
@@ -57,7 +58,8 @@ def trace(
 def token_origins(r: RoundRecord) -> list[Origin]:
     """Return the origin of each emitted token of a round; a cut round lacks the last tokens.
 
-    UNTOLD: all, of several passes or none; the last, where the number of drafted is unknown.
+    UNTOLD are all tokens of several passes, or of passes that an engine does not tell, and the last
+    token where the number of drafted ones is unknown.
     """
     if r.passes != 1:
         return [Origin.UNTOLD] * r.emitted

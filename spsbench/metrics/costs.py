@@ -253,11 +253,9 @@ class Costs:
             rounds = []
             for k, context in product(costs.draft.tokens, costs.draft.contexts):
                 drafted = float(costs.drafted.held(k, context).mean())
-                took = self._parts(name, k, drafted, context, 1, None).sum(0)
-                plain = self._parts(PLAIN, 0, 0, context, 1, None).sum(0)
-                rounds.append(
-                    Contradiction(name, k, float(np.median(took)), float(np.median(plain)))
-                )
+                took = np.median(self._parts(name, k, drafted, context, 1, None).sum(0))
+                plain = np.median(self._parts(PLAIN, 0, 0, context, 1, None).sum(0))
+                rounds.append(Contradiction(name, k, float(took), float(plain)))
             worst = min(rounds, key=lambda round_: round_.seconds / round_.plain)
             if worst.seconds < (1 - BELIEVED) * worst.plain:
                 contradictions.append(worst)
@@ -281,13 +279,11 @@ class Costs:
             for part in SCALED
             if part in self.changed or factors.get(part, 1.0) != 1
         }
-        draft, target, *of_rule = (factors.get(part, 1.0) for part in SCALED)
+        draft, target, sampling, verify, host = (factors.get(part, 1.0) for part in SCALED)
         arms = {n: replace(c, draft=c.draft.times(draft)) for n, c in self.arms.items()}
         rules = {
-            name: Rule(
-                *(getattr(rule, p).times(by) for p, by in zip(SCALED[2:], of_rule, strict=True))
-            )
-            for name, rule in self.rules.items()
+            n: Rule(r.sampling.times(sampling), r.verify.times(verify), r.host.times(host))
+            for n, r in self.rules.items()
         }
         passes = self.passes.times(target)
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)

@@ -211,15 +211,12 @@ def search(
             "random head": score(shuffle_head(head), target, readings, depth).accepted,
         }
         verdict, unbeaten, least = judge_wirings(scores, max(controls.values()))
-        marks: Iterator[str] = iter(())
-        if verdict == DEAD:
-            marks = damage(head, lambda one: score(one, target, readings, depth))
+        revived = damage(head, lambda one: score(one, target, readings, depth))
+        marks = tuple(revived) if verdict == DEAD else ()
         flags = {**head.files.overrides, **dict(unbeaten[0].flags)}
         drafter = Spec(head.family, tuple(flags.items()))
         different = tuple(drop_equal_wirings(scores))
-        return WiringFinding(
-            name, drafter, verdict, unbeaten, different, controls, least, tuple(marks)
-        )
+        return WiringFinding(name, drafter, verdict, unbeaten, different, controls, least, marks)
 
 
 def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> TargetReading:

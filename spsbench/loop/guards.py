@@ -136,11 +136,9 @@ def part_name(kind: Kind, part: object) -> str:
     Without the name if none is registered; from a file as `drafter ./repeat.py:Repeat`.
     """
     part_type = type(inspect.unwrap(part))  # type: ignore[arg-type]
-    if (file := file_of(part_type.__module__)) is not None:
-        return f"{kind[:-1]} {file}:{part_type.__qualname__}"
-    where = f"{part_type.__module__}:{part_type.__qualname__}"
+    where = f"{file_of(part_type.__module__) or part_type.__module__}:{part_type.__qualname__}"
     names = [entry.name for entry in entries(kind) if entry.where == where]
-    return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
+    return f"{kind[:-1]} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:

@@ -156,9 +156,8 @@ def decode(
             verdict = verifier(offered, q if relax is None else relax(offered, q, logits), fresh)
         if foreign_rule:
             check_verdict(verdict, verifier, len(offered.tokens))
-        path, tokens, tested, overlap = fetch_verdict(
-            offered, q, verdict, len(x)
-        )  # the one host read
+        # the one host read
+        path, tokens, tested, overlap = fetch_verdict(offered, q, verdict, len(x))
         if foreign_rule:
             check_ruling(path, tokens[-1], offered, verifier, q.shape[-1])
 

@@ -295,7 +295,7 @@ def of_trees(
                 weight = 1.0 if whole else chance[node]
                 left = [weight * x for x in q[node + 1]]
                 for rank, child in enumerate(children):
-                    row = one_hot(tokens[child], len(left))
+                    row = [float(x == tokens[child]) for x in range(len(left))]
                     if p:
                         gone = [tokens[i] for i in children[:rank]] if distinct else []
                         row = [0.0 if x in gone else w for x, w in enumerate(p[child])]
@@ -333,11 +333,6 @@ def of_tries(
             last, rho = rho, worth
         yield from (target[x] / (last * row[x]) for x in {tokens[i] for i in below} if row[x] > 0)
         yield from edges(positive_excess(1.0, target, [worth * x for x in kept]))
-
-
-def one_hot(token: int, size: int) -> list[float]:
-    """Return a distribution with all mass on one token."""
-    return [float(x == token) for x in range(size)]
 
 
 def positive_excess(weight: float, q: Probs, p: Probs) -> list[float]:

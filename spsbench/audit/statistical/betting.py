@@ -320,9 +320,8 @@ def tilt_of(evidence: Evidence, bias: float) -> float:
     low, high = 0.0, tilt_limit(evidence)
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if tilt_increase(evidence, middle).mean() < bias else (low, middle)
-        )
+        small = tilt_increase(evidence, middle).mean() < bias
+        low, high = (middle, high) if small else (low, middle)
     return high
 
 

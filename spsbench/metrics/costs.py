@@ -139,7 +139,6 @@ class Costs:
         recorded as the conditions of the times.
         """
         nothing = line(0.0, 0.0)
-        rule = Rule(nothing, nothing, nothing)
         arms = {
             name: DrafterCosts(FREE, nothing, of[1], nothing)
             for name, of in {PLAIN: dict.fromkeys(passes, nothing), **drafts}.items()
@@ -148,7 +147,7 @@ class Costs:
         rest[PLAIN] = (nothing,) * len(passes)
         sizes, by_size = tuple(passes), tuple(passes.values())
         batches = BatchCosts(sizes=sizes, passes=by_size, rest=rest, cached=0)
-        rules = {FREE: rule}
+        rules = {FREE: Rule(nothing, nothing, nothing)}
         return cls(passes=passes[1], arms=arms, rules=rules, setting=setting, batches=batches)
 
     @classmethod

@@ -300,7 +300,7 @@ def _of_texts(
     plan: RunAuditOptions,
     settings: dict[str, Any],
 ) -> Held:
-    """Audit kept texts of a cell, greedy ones without `ars`; if that is empty, make ArS texts."""
+    """Return the audit of kept texts; sampled ones need `ars`, which are made where it is empty."""
     result: Finding | Greedy
     if cell.temperature == 0:
         result, settings = greedy_records(cell, loaded, sps), settings | {"ars": ""}
@@ -342,7 +342,7 @@ def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], dict[str, list[
 
 
 def _generate_ars_texts(bench: Workbench, like: Sequence[AuditText]) -> Iterator[AuditText]:
-    """Yield fresh ArS texts of the first CONTROL_TEXTS prompts in `like`, up to CONTROL_TOKENS."""
+    """Yield ArS texts of the first CONTROL_TEXTS prompts in `like`, to CONTROL_TOKENS in all."""
     count = 0
     for text in like[:CONTROL_TEXTS]:
         fresh = bench.generate(AuditJob(False, NamedPrompt("control", text.prompt), count))

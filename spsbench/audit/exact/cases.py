@@ -69,9 +69,9 @@ Outcome = tuple[tuple[int, ...], str]  # the tokens of a generation, the reason 
 def warp_probs(
     next_probs: Distribution, processors: Processors | None = None, start: int = 0, **settings: Any
 ) -> Distribution:
-    """Return the distribution under processors and the warp of settings, by the audit's own code.
+    """Return prefix -> probs under processors and the warp of `settings`, by the audit's own code.
 
-    `next_probs` is the model's after any prefix, `start` the number of prompt tokens, which some
+    `next_probs` is the model's prefix -> probs, `start` the number of prompt tokens, which some
     processors do not count; `settings` are fields of `WarpSettings`. Temperature 0 is one-hot.
     """
     warp = WarpSettings(**settings)
@@ -162,9 +162,10 @@ class Case:
     forced: bool = False  # the verifier refuses nothing, and sessions accept any commit
 
     def session(self, text: list[int], target: bool) -> LM:
-        """Return a session over the table of the target or the draft; `text` checks what is fed.
+        """Return a session over the target's or the draft's table; what is fed must follow `text`.
 
-        `lm` makes it where it is set. Those of a forced case have no limit and check nothing.
+        `text` is prompt and output, which the caller extends. `lm` makes the session where it is
+        set. Sessions of a forced case have no limit and check nothing.
         """
         if self.lm is not None:
             return self.lm(self, text, target)

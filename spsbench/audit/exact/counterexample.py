@@ -32,7 +32,7 @@ Make = Callable[[QP, int], Case]  # the distributions and K -> a case of one rou
 
 
 def smallest(make: Make) -> list[str]:
-    """Describe in lines the first wrong case of `make`, by K, then size; [] if all are right."""
+    """Return lines on the first case of `make` proven wrong, by K, then `SIMPLE`; []: none."""
     for depth in DEPTHS:
         for qp in SIMPLE:
             case = make(qp, depth)
@@ -46,7 +46,7 @@ Rulings = dict[tuple[int, tuple[int, ...]], float]  # number accepted, emitted -
 
 
 def describe_case(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
-    """Yield lines on a wrong case: its numbers, each draft's decisions, the sum of a wrong text."""
+    """Yield lines on a wrong case of K = `depth`: q and p, each draft's decisions, a wrong sum."""
     q, p = qp
     yield (
         f"{len(q)} tokens, K = {depth}; after every text q = {format_distribution(q)} and p = "
@@ -81,7 +81,7 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
 
 
 def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
-    """Return draft -> its rulings in a case of one round, merged where the bonus is right."""
+    """Return drafted tokens -> rulings -> joint probability, in one round, by `without_bonus`."""
     drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
         _, accepted, emitted, tokens = walk.rounds[0]
@@ -91,7 +91,7 @@ def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
-    """Merge rulings that differ in the bonus after all `n` tokens, if it is distributed as q.
+    """Return `rulings`, those that accept all `n` drafted tokens merged if the bonus follows q.
 
     Merged ones have emitted the draft alone; the target continues after a round in any case.
     """
@@ -110,7 +110,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
 
 def completion_probability(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
-    """Return the probability that a round that emitted `emitted` ends in `text`; 0: they differ."""
+    """Return the probability that `emitted`, as the target continues it, begins with `text`."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
         return 0.0

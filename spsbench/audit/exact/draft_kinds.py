@@ -126,7 +126,7 @@ def tree_kind(
     *,
     wide: bool = False,
 ) -> DraftKind:
-    """Return the kind of trees of one shape, `parents`, whose nodes come level by level."""
+    """Return the kind of trees `parents`, level by level; `rounds` and `wide` as in `DraftKind`."""
 
     def make(lm: LM) -> Drafter:
         return ShapedDrafter(Frontier(lm), parents, drawn)

@@ -246,7 +246,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Return sums over all paths of `case`, at both ends of each cell; q completes one round."""
+    """Return the `Proof` over all paths of `case`, at both ends of cells; q completes one round."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]

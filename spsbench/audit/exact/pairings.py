@@ -72,13 +72,14 @@ def pairings(
     *,
     deep: bool = False,
 ) -> list[RulePairing]:
-    """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
+    """Return pairings in the order of the table: of the verifiers in `specs`, or if empty of all.
 
-    The constant schedule is paired with everything. Other schedules, or those in `only`, are paired
-    with rules that have a guarantee, and with the drafter that queries the schedule before every
-    token. Drafters in `drafts` replace all others, and are paired with every rule and schedule.
-    `deep` adds larger trees, each drafter with every rule, and each rule with every schedule. A
-    rule that cannot be made has one pairing without names; named plug-ins raise UsageError.
+    Schedules are those in `only`, if empty all. The constant one is paired with everything, others
+    with rules that have a guarantee (without `specs` or `deep`, `WITNESS` alone), and with the
+    drafter that queries the schedule before every token. Drafters in `drafts` replace all others,
+    and are paired with every rule and schedule. `deep` adds larger trees, each drafter with every
+    rule, and each rule with every schedule. A rule that cannot be made has one pairing without
+    names; named plug-ins raise UsageError.
     """
     drafters = [kind for spec in drafts for kind in kinds_of(spec)]
     named = {kind.name for kind in drafters}
@@ -110,7 +111,8 @@ def pairings(
 def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
     """Return whether a kind of draft can reveal an error of a rule that no smaller kind reveals.
 
-    A wide tree can if the rule uses the distributions of siblings and accepts the tree's sampling.
+    Chains and narrow trees can. A wide tree can if the rule has a guarantee, uses the distributions
+    of siblings, and accepts the tree's sampling or fails to say.
     """
     if not kind.wide or kind.how is None:
         return True
@@ -158,7 +160,7 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     """Return (facts of a walk, slot) -> cell widths, from 0 up, of the uniform that drafts there.
 
-    They are of its tree; of a chain where it has no `shape`, or cannot be made over a table.
+    They are p after a node's ancestors, or a chain's if it has no `shape`, or cannot be opened.
     """
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))

@@ -57,7 +57,7 @@ class Query(ABC):
     def along(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
         """Return [LATER, points, width] the rulings while `moved` goes along `points`, by trial.
 
-        All in one call, until a call fails: from then on each by `one`.
+        A ruling is `width` numbers. With `at_once` all come from one call; else each is from `one`.
         """
         if self.at_once:
             try:
@@ -90,7 +90,7 @@ class Query(ABC):
         return self._cells[place]
 
     def _changes(self, before: Fixed, moved: Uniform) -> list[float]:
-        """Return where the ruling changes along a uniform, trial by trial, none twice.
+        """Return where the ruling changes along a uniform, trial by trial, unsorted, none twice.
 
         A change is the first point of a new ruling. ArithmeticError: more than `MAX_CHANGES`.
         """
@@ -137,7 +137,8 @@ class Query(ABC):
 def find_changes(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
     """Return all changes between two points with different rulings: the first point of each.
 
-    They rise, found by bisection through `likely` thresholds; one that is near stands for a change.
+    They rise. `ask` maps a point to its ruling; bisection goes by way of the `likely` thresholds,
+    in order, of which one that is near stands for a change.
     """
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
@@ -314,9 +315,10 @@ def of_trees(
 def of_tries(
     q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield residuals of k independent siblings, each tested with min(1, q / (rho p)), in order.
+    """Yield thresholds of k independent siblings, each tested with min(1, q / (rho p)), in order.
 
-    Rho decreases from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
+    By text: q / (rho p) of each token, perhaps above 1, then cell edges of the residual. Rho falls
+    from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
     """
     texts: list[tuple[int, ...]] = [()]
     for token, parent in zip(tokens, parents, strict=True):

@@ -87,7 +87,7 @@ class RuleRow:
 
 
 def enumerate_pairing(pair: RulePairing) -> RuleRow:
-    """Return a pairing's row, failed or left out by an error; UsageError: no such drafter."""
+    """Return a pairing's row, failed or left out where parts fail; UsageError: no such drafter."""
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package
@@ -103,10 +103,11 @@ def enumerate_pairings(
     take_row: Callable[[RulePairing, RuleRow], None],
     begun: Callable[[RulePairing], None] = lambda pairing: None,
 ) -> list[RuleRow]:
-    """Return the rows of `pairings` in their order; an enumeration that raises gives a failed row.
+    """Return the rows of `pairings` in their order; what a worker raises gives a failed row.
 
-    It runs in `workers` other processes (SpsError: one ends); 0 or 1: in this one. `begun` takes
-    each pairing before its enumeration, `take_row` pairing and row on completion, in any order.
+    It runs in `workers` other processes (SpsError: one ends); 0 or 1: in this one, which raises
+    UsageError. `begun` takes each pairing before its enumeration, `take_row` pairing and row on
+    completion, in any order.
     """
     rows: dict[int, RuleRow] = {}
 
@@ -203,7 +204,7 @@ class Subject(NamedTuple):
     deep: bool = False  # every case is walked
 
     def case(self, setting: CaseSetting, schedule: Schedule) -> Case:
-        """Return a setting's case, past a refusal; `schedule` drafts, also in a single round."""
+        """Return a setting's case, forced if refused; `schedule` drafts, also in a single round."""
         return Case(
             self.verifier,
             DiscoveredRule(self.verifier, self.kind.drawn),
@@ -270,7 +271,7 @@ def count_uniforms(subject: Subject) -> int:
 def enumerate_settings(subject: Subject, names: dict[str, Any]) -> RuleRow:
     """Return the row of a pairing: whole texts in every setting, then larger K up to an error.
 
-    A refused pairing is walked up to its first error. The row has the setting that is worst.
+    A refused pairing is walked up to an error. The row has fields `names`, and the worst setting.
     """
     forced = subject.refused is not None
     promises = not forced and subject.verifier.guarantee is not Guarantee.LOSSY

@@ -173,7 +173,7 @@ class TableLM:
         return self._logits[prefix]
 
     def _check(self, chain: list[int]) -> None:
-        """Raise `InconsistentFeedError` unless a fed chain continues the text with one pending."""
+        """Raise InconsistentFeedError where `chain` leaves the text, or the target lacks tokens."""
         if self._text is None:
             return
         have = self._cache + chain

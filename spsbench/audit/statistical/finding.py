@@ -87,7 +87,7 @@ class Test:
 def share_test(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | slice = slice(None)
 ) -> Test:
-    """Return the share, seen and due, of 1 or more tokens `where` in set `d`; z: 0 if certain."""
+    """Return set `d`'s share, seen and expected, of 1 or more tokens `where`; z: 0 if certain."""
     hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
@@ -187,7 +187,7 @@ class MethodAudit:
 
     @property
     def alarm_line(self) -> str:
-        """Describe the evidence: the first impossible token, else e-value and largest deviation."""
+        """Describe an alarm: the first impossible token, else e-value and largest deviation."""
         if self.impossible:
             first = self.impossible[0]
             return (
@@ -296,7 +296,7 @@ class AuditWithBaseline:
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float = 0.0) -> Finding:
-        """Return the finding so far; a claim is planted in audited evidence that does not alarm."""
+        """Return the finding after `seconds`; a claim is planted in evidence without an alarm."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
         verdict, line = self._judge(claim, control)

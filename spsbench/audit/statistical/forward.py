@@ -76,9 +76,9 @@ class Scorer:
         return self.processed(rows, text, len(prompt))
 
     def processed(self, rows: Tensor, text: Sequence[int], start: int) -> Floats:
-        """Return [n, V] the model's logits after each of the last n tokens, under the processors.
+        """Return [n, V] logits after each of the last n tokens of `text`, under the processors.
 
-        `rows` [n, V + padding] are its own, after tokens of `text`, whose prompt has `start`.
+        `rows` [n, V + padding] are the model's there, `start` is the number of prompt tokens.
         """
         ends = range(len(text) - len(rows) + 1, len(text) + 1)
         logits = rows[:, : self.vocab_size].numpy()
@@ -89,7 +89,7 @@ class Scorer:
 def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
     """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host.
 
-    The first of them is the last token of the prompt.
+    Models with states read all tokens before these in one pass: begin at the prompt's last.
     """
     if keeps_states(model.config):
         rows = one_by_one(model, text, keep, prefill=len(text) - keep)
@@ -183,7 +183,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _narrow_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the floating-point weights to widen; packed ones are widened as they are unpacked."""
+    """Return all floating-point weights to widen, but for packed ones, widened as unpacked."""
     return [
         weight
         for part in module.modules()

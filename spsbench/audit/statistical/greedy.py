@@ -69,7 +69,8 @@ def compare_greedy(
 def after_block(model: PreTrainedModel, text: Tensor, size: int, prefill: int = 0) -> Tensor:
     """Return [V] logits after `text`, its last `size` tokens fed together, by a session.
 
-    A model with states reads `prefill` tokens at once, and all others before those one by one.
+    A model with states reads `prefill` tokens at once, and those from there to the block one by
+    one. The block never begins before `prefill`.
     """
     size = min(size, len(text) - prefill)
     begun, last = text[:-size], text[-size:]
@@ -117,7 +118,7 @@ class Greedy(GreedyResult):
 def catches_wrong_token(
     scorer: Scorer, prompt: Sequence[int], tokens: Sequence[int], k: int
 ) -> bool:
-    """Return whether the target's third choice planted mid-text is judged a bug; True: no text."""
+    """Return whether the target's third choice amid `tokens` is judged a bug; True without any."""
     if not tokens:
         return True
     at = len(tokens) // 2

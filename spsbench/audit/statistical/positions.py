@@ -179,9 +179,9 @@ def evidence(
 
 
 def among_visible(at: TextPositions, visible: Bits) -> tuple[Floats, Bits, Floats]:
-    """Return [n, W] probabilities of visible columns, [n, D, 2] resolved bets, [n] the tail's mass.
+    """Return [n, W] probs of visible columns, [n, D, 2] if bets resolve, [n] the tail's mass.
 
-    The rest, of which a part may be hidden, comes with that probability beside them at most.
+    Listed columns sum to 1; the unlisted rest, part of it hidden, has the tail's mass at most.
     """
     n, last = len(at), at.probs.shape[1] - 1
     inside = at.probs * visible

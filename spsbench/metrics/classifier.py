@@ -100,7 +100,7 @@ def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitte
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:
-    """Write a classifier and its losses to a file as JSON; MissingError: it cannot be written."""
+    """Write a classifier and its losses as JSON, over any old file; MissingError: not writable."""
     quality = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
     values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": quality}
     try:
@@ -112,7 +112,7 @@ def write_classifier(path: Path, fitted: Fitted) -> None:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """Read a classifier from a file of `write_classifier`; SpsError: unreadable, or none in it."""
+    """Read a classifier that `write_classifier` wrote; SpsError: unreadable, or of another kind."""
     values = read_json(path, "a classifier")
     try:
         if (values["kind"], values["version"]) != (KIND, VERSION):

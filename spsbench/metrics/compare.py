@@ -167,7 +167,7 @@ def compare_runs(
 
 
 def _unpaired_change(before: Estimate, after: Estimate) -> Estimate:
-    """Return after / before - 1 of independent runs, n the least; an interval if lows are > 0."""
+    """Return after / before - 1 of unpaired means above 0, n the least; interval if lows > 0."""
     ratio, n = after.mean / before.mean, min(before.n, after.n)
     sides = [
         (math.log(e.mean / e.low), math.log(e.high / e.mean))

@@ -96,7 +96,7 @@ class BatchCosts:
 
         `drafter` `PLAIN` with k = 0 is ArS; DataError: one that was not measured in batches. To the
         pass of the target over `drafted` + 1 tokens of each text, a mean, comes the rest of the
-        round, 0 or more.
+        round, 0 or more. Sizes between and beyond those measured are linear.
         """
         surfaces = _entry("drafter in batches", drafter, self.rest)
         spent = self._between(surfaces, k, context, size)

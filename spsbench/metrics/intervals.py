@@ -161,10 +161,7 @@ def correct_skewness(quantile: float, skewness: Floats) -> Floats:
 
 
 def student_quantile(p: float, df: int) -> float:
-    """Return a quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
-
-    Off by less than 0.002 from df = 5 on.
-    """
+    """Return Student's t quantile (Abramowitz and Stegun 26.7.5), within 0.002 from df = 5 on."""
     z = NORMAL.inv_cdf(p)
     terms = (
         (z**3 + z) / 4,

@@ -249,7 +249,7 @@ def _samples_needed(differences: Floats, margin: float) -> int:
 
 
 def parities_of(old: Qualities, new: Qualities, *, identical: bool = False) -> list[Parity]:
-    """Test scores against earlier ones on each metric of both with a margin; see `parity`."""
+    """Test new scores by old ones on each metric with a margin and common samples; see `parity`."""
     margins = parity_margins()
     tests = (
         parity(metric, old[metric], new[metric], margins[metric], identical=identical)

@@ -102,7 +102,7 @@ OF_TIME = tuple(
 
 
 def generation_metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
-    """Return the figures of one generation: counts, 0 without rounds, and rates, or None each."""
+    """Return figures of one generation: counts, 0 without rounds, rates, None where undefined."""
     sums = totals(rounds, prefill_seconds, horizon=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {name: float(RATES[name](np.array(sums))) for name in RATES.keys() & SHOWN}

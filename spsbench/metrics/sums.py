@@ -144,7 +144,7 @@ def totals(
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
-    """Yield a sum and its count (`tokens`, rounds or 1) of each of `MEASURES`; 0, 0: unmeasured."""
+    """Yield for each of `MEASURES` a sum, its count (`tokens`, rounds or 1); 0, 0: unmeasured."""
     for measure in MEASURES:
         measured = getattr(record, measure.field)
         if measured is None:

@@ -110,7 +110,7 @@ def distinct_bigrams(tokens: Sequence[int]) -> float:
 
 
 def ends_in_loop(tokens: Sequence[int]) -> bool:
-    """Return whether `tokens` end in `TIMES` repeats of up to `LONGEST` tokens, `FEWEST` in all."""
+    """Return whether `tokens` end in `TIMES` repeats of 1 to `LONGEST` tokens, `FEWEST` or more."""
     for period in range(1, min(LONGEST, len(tokens) // TIMES) + 1):
         length = max(period * TIMES, FEWEST)
         end = list(tokens[-length:])

@@ -57,7 +57,7 @@ def blame(kind: Kind, part: object) -> Iterator[None]:
 
 
 def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | None, int | None]:
-    """Return the schedule's (k, nodes, rule_k) for the next round; the last two may be None.
+    """Return a schedule's `k`, `nodes` and `rule_k` for the next round; the last two may be None.
 
     PlugInError: a foreign schedule fails, or chooses another value than an int >= 0.
     """

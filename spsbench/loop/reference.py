@@ -30,7 +30,7 @@ def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) 
 def speculative_sampling(
     q: Model, p: Model, x: list[int], K: int, T: int, noise: NoiseStream
 ) -> list[int]:
-    """Run Algorithm 2 (SpS), drafts from `p`, `K` at most; return a copy of `x` with `T` tokens."""
+    """Run Algorithm 2 (SpS), up to `K` drafts of `p`; return a copy of `x`, of `T` tokens."""
     x, step = list(x), 0
     while len(x) < T:  # while n < T do
         k = min(K, T - len(x) - 1)

@@ -276,7 +276,7 @@ def row(x: Tensor, index: Tensor) -> Tensor:
 
 
 def without_replacement(probs: Tensor, u: Tensor) -> Tensor:
-    """Draw [R, W] tokens from [R, V] distributions without replacement, with [R, W] uniforms.
+    """Draw [R, W] tokens, column by column, from what is left of [R, V] probs, by [R, W] uniforms.
 
     A row with fewer than W possible tokens ends in arbitrary ones: the caller knows their number
     from the distribution.

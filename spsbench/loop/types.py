@@ -330,7 +330,7 @@ class Drafter(Protocol):
         """Return the distributions from which each of `tokens[begin:]` would be drawn in its place.
 
         None, the default: there are none, or they depend on more than the text. Called piece by
-        piece along a finished text, after `begin` on its prompt; `begin` is 1 or more.
+        piece along a finished text, after its own `begin`; the number `begin` is 1 or more.
         """
         return None
 

@@ -182,7 +182,5 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_of_ranks(error: BaseException) -> bool:
     """Return whether a library says that a rank cannot be reached; gloo's errors have no type."""
-    has_own_type = isinstance(error, dist.DistError | ConnectionError)
-    return has_own_type or (
-        isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL"))
-    )
+    is_named = isinstance(error, RuntimeError) and any(n in str(error) for n in ("gloo", "NCCL"))
+    return is_named or isinstance(error, dist.DistError | ConnectionError)

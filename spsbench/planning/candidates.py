@@ -89,10 +89,9 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
         drafters.insert(0, Spec("model"))
     drafter_names = {spec.name for spec in drafters}
     drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in drafter_names]
-    of_draft = {n for n in base if n.startswith("draft_")}
+    plain = {n: v for n, v in base.items() if not n.startswith("draft_")}
     for spec in drafters:
         plan = plan_of(spec)
-        plain = {n: v for n, v in base.items() if n not in of_draft}
         names, reads = [p.name for p in inner_drafters(spec)], plan.weights is not Weights.HEAD
         taken: list[str | None] = [
             draft for draft in drafts if (heads[draft] in names if draft in heads else reads)

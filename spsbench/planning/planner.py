@@ -162,8 +162,7 @@ class Planner:
         measured = f"{turns} or as long as the fewest turns take"
         yield f"costs: {f'given ({planning.costs})' if planning.costs else measured}"
         methods = {Method.of(cell).at_any_k: replayable(cell) for cell in cells}
-        replayed = sum(map(replayable, cells))
-        yield f"replay: {replayed} of {len(cells)} candidates are predicted"
+        yield f"replay: {sum(map(replayable, cells))} of {len(cells)} candidates are predicted"
         if planning.unmeasured:
             yield f"real rounds: none, since {planning.unmeasured}"
         else:
@@ -282,8 +281,7 @@ class Planner:
             traced=partial(self._counted, tracing),
             stop=self.stop,
         )
-        seed, threads = self._plain.seed, self.access.threads
-        experiment = Experiment(parts=(part,), seed=seed, threads=threads)
+        experiment = Experiment(parts=(part,), seed=self._plain.seed, threads=self.access.threads)
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:

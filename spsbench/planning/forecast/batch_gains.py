@@ -67,8 +67,7 @@ def forecast_batches(
     rows = []
     for size in listed:
         tokens_per_s = size * baseline.sums.tokens / float(np.median(baseline.rounds.seconds(size)))
-        alone = Estimate(1.0, None, None, 0)
-        compared = [(plain, baseline, alone)]
+        compared = [(plain, baseline, Estimate(1.0, None, None, 0))]
         compared += [(cells[m], f, gains[size][m]) for m, f in constant.items() if m in best]
         for cell, forecast, gained in compared:
             in_all = Estimate(tokens_per_s * gained.mean, None, None, gained.n)

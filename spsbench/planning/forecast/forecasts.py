@@ -150,12 +150,8 @@ def forecast_all(
     many as traced. `simulate` makes the rounds of schedules that are not constant; ValueError: one
     lacks it. The best K of several is predicted to gain less on other prompts (`selection_factor`).
     """
-    by_draft: dict[Drafting, list[Method]] = {}
-    for method in methods:
-        if method.drafting in traced:
-            draft = traced[method.drafting][0]
-            if draft.replays(method.k):
-                by_draft.setdefault(method.drafting, []).append(method)
+    replayed = (m for m in methods if m.drafting in traced and traced[m.drafting][0].replays(m.k))
+    by_draft = group_by(replayed, lambda method: method.drafting)
     total, done = sum(len(traced[drafting][1]) for drafting in by_draft), itertools.count()
     predictions: list[Prediction] = []
     plain: dict[tuple[Any, ...], Prediction] = {}  # keys of the texts -> ArS over them

@@ -181,8 +181,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     sent = account.at(form.request)
     if isinstance(sent, dict) and sent is not entry and isinstance(sent.get("body"), dict):
         sent = sent["body"]
-    is_line = sent is None or sent is entry
-    prompt = None if is_line else request_prompt(account, sent)
+    prompt = None if sent is None or sent is entry else request_prompt(account, sent)
     answer = account.at(form.answer)
     speaks = role_of(entry)
     if prompt is None and speaks is None and form.request in ((), FORMS[-1].request):

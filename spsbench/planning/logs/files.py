@@ -87,10 +87,8 @@ def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tupl
 def is_document(line: bytes) -> bool:
     """Return whether a first line begins a document: `{` alone, or a list that is no whole line."""
     start = line.strip()
-    if start[:1] == b"{":
-        return start == b"{"
     if start[:1] != b"[":
-        return False
+        return start == b"{"
     try:
         parse_json(line, strict=False, limit=LINE_BYTES, values=MAX_VALUES)
     except FieldError:

@@ -53,8 +53,7 @@ class DraftModel:
         loaded = ModelCache(access).load(cell)
         engine = make("engines", cell.target.engine)
         session = engine.session(loaded.target, vocab_size=loaded.vocab_size)
-        by = processors_of(cell, loaded)
-        return cls(name, session, loaded.vocab_size, loaded.tokenizer, by)
+        return cls(name, session, loaded.vocab_size, loaded.tokenizer, processors_of(cell, loaded))
 
     def fits(self, prompt: Sequence[int], answer: Sequence[int]) -> str:
         """Return why a text cannot be read: ids, length or no prompt; empty if it can."""

@@ -58,13 +58,12 @@ class RequestReader:
     _waiting: list[tuple[str, Request]] = field(default_factory=list)  # custom_id, answer
 
     def __post_init__(self) -> None:
-        files = []
-        for path in self.paths:
+        named = [path for path in self.paths if str(path) != "-"]
+        for path in named:
             with reading(path, WHAT):
-                files += [path] if str(path) == "-" or path.is_file() else []
-                path.stat() if str(path) != "-" else None
-        whole = len(files) == len(self.paths) and Path("-") not in files
-        self.total = sum(path.stat().st_size for path in files) if whole else 0
+                path.stat()
+        whole = named == [*self.paths] and all(path.is_file() for path in named)
+        self.total = sum(path.stat().st_size for path in named) if whole else 0
 
     def __str__(self) -> str:
         return f"{100 * self.done / self.total:.0f} % of the log" if self.total else "the log"

@@ -100,9 +100,8 @@ class LogAnswer:
             ]
             for row in self.rows
         ]
-        batched = len(self.batches) > 1
         heads = ["K", "tau", "vLLM's", "its rate", "accepted", "work", *["requests"] * unlike]
-        heads += [f"batch {size}" if batched else "speed-up" for size in self.batches]
+        heads += [f"batch {n}" if len(self.batches) > 1 else "speed-up" for n in self.batches]
         title = "From the log: each drafter at its best K"
         return method_table(title, heads, self.rows, cells)._replace(remarks=self.remarks())
 

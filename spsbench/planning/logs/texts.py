@@ -208,8 +208,7 @@ class LogPlan:
         for method, row in self.rows.items():
             operations = 0.0
             if method.verifier != ANY_RULE:
-                priced_as = row.rounds.priced_as
-                operations = self.costs.relative(priced_as, method.k or 1, context).value
+                operations = self.costs.relative(row.rounds.priced_as, method.k or 1, context).value
             row.prediction = row.rounds.predict(
                 plain[id(row.baseline)], new_prompts=math.inf, operations=operations
             )

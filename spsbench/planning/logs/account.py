@@ -63,7 +63,7 @@ def unpack_json(value: object) -> object:
 
 
 def holds_text(value: object) -> bool:
-    """Return whether a value is several words, other letters than ASCII's, or many integers."""
+    """Return whether a text has two words or a letter beyond ASCII, or a list many integers."""
     if isinstance(value, list):
         return len(value) >= FEWEST_IDS and all(type(item) is int for item in value)
     if not isinstance(value, str):
@@ -164,7 +164,7 @@ class Account:
     def _unread(
         self, value: Any, path: str, in_body: bool, is_read: bool
     ) -> Iterator[tuple[str, bool]]:
-        """Yield the path of each unread text at or below a value, and whether a body has it."""
+        """Yield (path, in a body) of each unread text in `value`; `is_read`: its own field was."""
         if isinstance(value, dict):
             in_body = in_body or id(value) in self._bodies
             for key, item in value.items():
@@ -183,7 +183,7 @@ class Account:
                 yield cut(path), in_body
 
     def _repeats(self, value: Any) -> bool:
-        """Return whether a text is part of one that was read; False after `MOST_COMPARED` calls."""
+        """Return whether a value is part of text that was read; no after `MOST_COMPARED` calls."""
         self._compared += 1
         words = value.strip() if isinstance(value, str) else ""
         return (

@@ -147,7 +147,7 @@ def roofline_costs(
 def seconds(
     fields: Mapping[str, float], params: float, rows: int, context: float, batch: int
 ) -> float:
-    """Return a roofline's seconds of a pass over `rows` rows of each of `batch` texts."""
+    """Return a roofline's seconds of a pass over `rows` of each of `batch` texts; no params: 0."""
     if not params:
         return 0.0
     cached = context if math.isnan(fields["context"]) else fields["context"]

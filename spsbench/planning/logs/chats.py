@@ -118,7 +118,7 @@ def role_of(message: object) -> str | None:
 def choose_message(item: Any) -> Any:
     """Return the message in an object of a chat program or of LangChain; else the item itself.
 
-    Of several versions it is the selected, or the last; a role outside it is written into it.
+    Of several versions it is the selected, or the last; a role outside it is set in it, if missing.
     """
     if not isinstance(item, dict):
         return item
@@ -196,7 +196,7 @@ def call_of(account: Account, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of(account: Account, result: dict[str, Any]) -> str:
-    """Return what a tool answered, as one text or as JSON; mark it as read with all below it."""
+    """Return what a tool answered, a text or JSON ("null": nothing); mark it as read, and below."""
     value = account.get(result, *names.result_texts, whole=True)
     if isinstance(value, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in value]
@@ -287,7 +287,7 @@ def _prompt_of_list(account: Account, items: list[Any]) -> str | list[int] | Non
 
 
 def turns_of(pairs: Sequence[Any]) -> list[Any]:
-    """Return a conversation whose pairs of texts have become two messages: a user's, an answer."""
+    """Return items, each pair of texts as two messages (user, assistant), others as they are."""
     turns: list[Any] = []
     for pair in pairs:
         if isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair):
@@ -358,7 +358,7 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
 
 
 def reply_of(account: Account, answer: Any) -> Reply | None:
-    """Return an answer with what it holds marked as read; None where it holds no text."""
+    """Return an answer, marked as read, as a `Reply`; None: it has no words, thoughts or calls."""
     content = Content()
     read_into(account, answer, content, content.texts)
     if not (content.texts or content.thoughts or content.calls):

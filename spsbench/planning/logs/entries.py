@@ -136,7 +136,7 @@ def nest(attributes: Any) -> Any:
 
 
 def numbered_to_lists(value: Any) -> Any:
-    """Return objects whose keys are all numbers as lists in their order, at every level."""
+    """Return objects whose keys are all numbers as lists in order, through objects, not lists."""
     if not isinstance(value, dict):
         return value
     items = {key: numbered_to_lists(item) for key, item in value.items()}
@@ -149,7 +149,7 @@ def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
     """Return the name of a line's form, and its requests, one or more, with what is not read.
 
     `index` is the number of the line, a name where it has none. The usage of a line with several
-    requests is of all, so it is dropped. LeftOutError: no generation, a cached one, or none usable.
+    requests is of all: dropped. LeftOutError: no generation, a cached one, or any unusable answer.
     """
     if "attributes" in entry:
         entry = {**entry, "attributes": nest(entry["attributes"])}
@@ -220,7 +220,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
 
 
 def _without_answer(entry: Mapping[str, Any], speaks: str | None, prompt: object) -> str:
-    """Return why a line has no answer: an error, half a batch, a lone message, no text, other."""
+    """Return why a line has no answer; `speaks`: the role of the line itself, if a message."""
     if any(entry.get(key) for key in ("error", "errors")) or value_at(entry, "result.error"):
         return "an error in place of an answer"
     if "custom_id" in entry and ("body" in entry or "params" in entry):
@@ -272,8 +272,8 @@ def without_prompt(
     """Return an answer without the prompt that it goes on from, and whether it began with one.
 
     Of a chat its last message counts, the assistant's or, with `echoes` (the request asked for the
-    prompt too), any. Without `echoes`, fewer than `LEAST_ECHO` characters are no prompt. An answer
-    that is the prompt alone is kept.
+    prompt too), any. Without `echoes`, fewer than `LEAST_ECHO` characters (or ids, in ids) are no
+    prompt. An answer that is the prompt alone is kept; ids and text are not compared.
     """
     before: Any = prompt
     if isinstance(prompt, Chat) and prompt.messages:
@@ -315,7 +315,7 @@ def check_answers_whole(holders: Holders, text: str | None) -> None:
 
 
 def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
-    """Return the tokens that the nearest object or its usage has under one of `keys`, else None."""
+    """Return the first count, 0 or more, under one of `keys` in an object or its usage, or None."""
     for holder in holders:
         for place in (holder, *(holder.get(key) for key in names.usages)):
             for key in keys if isinstance(place, dict) else ():
@@ -326,7 +326,7 @@ def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
 
 
 def processed_by(*entries: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of penalties, biases and bans that any of some objects sets, in order.
+    """Return penalties, biases and bans that any object sets, in the order of `names.processors`.
 
     Sampling parameters within the objects count too. A repetition penalty of 1 sets nothing.
     """

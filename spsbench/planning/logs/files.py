@@ -66,7 +66,7 @@ def writer_of(path: Path) -> Iterator[None]:
 
 
 def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a file with the numbers of their lines or rows, or from 0 in a document.
+    """Yield (number from 0, value): of lines, of rows of a table, or of items of a document.
 
     `leave_out` is called with the reason for each line without a value, and for an empty file.
     DataError: a table or document that cannot be read.
@@ -128,7 +128,7 @@ def line_values(
 
 
 def conversations(values: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values of a list one by one; or all as one, a conversation.
+    """Yield the values of a list one by one; or all in one list, a conversation.
 
     It is one where the first is a message, though not the assistant's.
     """

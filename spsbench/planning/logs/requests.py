@@ -85,7 +85,7 @@ class RequestReader:
         self.left_out[words] += 1
 
     def reasons(self) -> str:
-        """Return the `MOST_SHOWN` most frequent reasons for left out lines; none: "it is empty"."""
+        """Return the top reasons and counts of left out lines and requests; none: "it is empty"."""
         frequent = self.left_out.most_common(MOST_SHOWN)
         words = [f"{count:,} lines: {cut(why, MOST_WORDS)}" for why, count in frequent]
         if len(self.left_out) > len(frequent):

@@ -65,7 +65,7 @@ class LogContext:
 
 
 def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter:
-    """Open a drafter that reads the text alone; UsageError: one that a log cannot replay."""
+    """Open a drafter that reads text alone, of `vocab_size` (0: unknown); UsageError: another."""
     drafter: Drafter = make("drafters", spec, LogContext(vocab_size))
     if not drafter.tree and looks_up(drafter):
         return drafter  # type: ignore[return-value]

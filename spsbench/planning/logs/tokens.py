@@ -43,7 +43,7 @@ class Stated:
                 self.stated, self.counted = self.stated + stated, self.counted + counted
 
     def warning(self, what: str) -> str:
-        """Return a line on tokens `what` if more than `UNLIKE` of the requests differ; else ""."""
+        """Return a line if over `UNLIKE` of requests differ in `what`, "tokens in ..."; else ""."""
         if self.unlike <= UNLIKE * self.requests:
             return ""
         return (

@@ -227,7 +227,7 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
 
 
 def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
-    """Raise DataError unless `ranks` divides integers named as numbers of heads or inner size."""
+    """Raise DataError unless `ranks` divides `DIVIDED` of `config`; absent or no integer passes."""
     for field in DIVIDED:
         count = config.get(field)
         if isinstance(count, int) and count % ranks:

@@ -121,7 +121,7 @@ class InStepLM:
         return Scores(_of_rank_0(logits), states, experts)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does; LostRankError: rank 0 has fed other tokens since the last."""
+        """Commit as `LM.commit`; LostRankError: rank 0 has fed other tokens since the last one."""
         fed, self._fed = self._fed, []
         if fed and not torch.equal(_of_rank_0(tokens := torch.cat(fed)), tokens):
             raise LostRankError(

@@ -32,7 +32,7 @@ def candidate_cells(
     """Return a resolved cell for each valid candidate, in the order of `methods_of`, each by K.
 
     Each method is combined with `ks`, then with the schedules of `options`; one without a drafter
-    (the target's default) comes once. Requests that are not valid are left out, with a logged note.
+    (the target's default) comes once, at its own K. Invalid requests are left out, with a log note.
     `options` are those of cells, where the names of `LISTS` have lists; `resolver` makes a cell of
     a request; `heads` maps the drafts that are heads to their drafters. Raises UsageError where no
     candidate is valid, or as `methods_of`.
@@ -55,11 +55,11 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
 
     Each has `drafter`, `verifier` and what `options` has besides lists; `draft_...` only where it
     has a `draft`. Unnamed drafters are `FIRST` (`model` only with a draft model), unnamed drafts
-    those that the target brings; with neither named, one without a drafter comes first if the
-    target has a default. A draft model that no named drafter reads is combined with `model`, as is
-    a copy of the target (`self:int4`); a draft in `heads` with its own drafter alone. Rules are
-    those of `verifier`, else `SAMPLED` for sampled chains and `auto` for others. UsageError: a
-    drafter without its draft, or a lossy rule.
+    those that the target brings; with neither named, one without `drafter` and `verifier` comes
+    first if the target has a default. A draft model that no named drafter reads is combined with
+    `model`, as is a copy of the target (`self:int4`); a draft in `heads` with its own drafter
+    alone. Rules are those of `verifier`, else `SAMPLED` for sampled chains and `auto` for others.
+    UsageError: a drafter without its draft, or a lossy rule.
     """
     named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
@@ -122,7 +122,7 @@ def replayable(cell: Cell) -> bool:
 
 
 def sampled_traces(cells: Iterable[Cell]) -> list[str]:
-    """Return the labels of the drafts of `cells`, each once, that are sampled chains of no head."""
+    """Return labels of drafts, each once, in order: sampled chains, no trees, of no head."""
     names: list[str] = []
     for cell in cells:
         plan = plan_of(cell.drafter)

@@ -45,7 +45,7 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
 def slots_of(texts: Sequence[Floats]) -> Slots:
     """Return positions, slots and weights, [S] each: an entry for each slot that tests a position.
 
-    `texts` has the [L] acceptance probabilities along each text. Positions count through all texts,
+    `texts` has one or more [L] acceptance probabilities, a text each. Positions count through all,
     slots from 0; a weight is the expected number of tests, above `RARE`, in rounds of K = `SLOTS`.
     """
     parts, first = list[Slots](), 0
@@ -64,7 +64,7 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
 
     `drafts` are the sampled drafts that the traces will hold; None: they are not checked.
     UsageError: another form than `disco:out=FILE`, with or without `draft=NAME`, or as
-    `named_draft`. MissingError: the file cannot be written.
+    `named_draft`. MissingError: the file could not be written; none is made here.
     """
     arguments = dict(spec.args)
     if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:

@@ -45,9 +45,9 @@ READ = {*OF_HEAD, *LISTS, "trace", "costs", "k", "held_back", "chat", "system", 
 def open_planned(folder: Path, planning: Planning) -> Planned:
     """Return the plan in a folder, read from its files; no model is loaded.
 
-    `planning` says how to show it, with `factors` of the costs over those that the plan has. With
-    factors, and where the plan was stopped, there are no real rounds. DataError: no forecasts yet,
-    or runs that have lost records. SpsError: the plan, its traces or costs are missing or damaged.
+    `planning` says how to show it; its `factors` of the costs replace those of the plan, by part.
+    With factors, and where the plan was stopped, there are no real rounds. DataError: no forecasts
+    yet, or runs that lost records. SpsError: plan, traces or costs are missing or damaged.
     """
     record = load_plan(folder)
     check_plan_records(folder)
@@ -68,8 +68,8 @@ def open_planned(folder: Path, planning: Planning) -> Planned:
 def plan_of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     """Return the plan of traces and a table of costs in files, without real rounds or a folder.
 
-    `planning` names the files (`trace`, `costs`), the K, and factors of the costs. `drafter`,
-    `draft`, `verifier` and `schedule` in `options` choose the candidates; other options must equal
+    `planning` names the files (`trace`, one or more; `costs`), the K, and factors of the costs.
+    `drafter`, `draft`, `verifier` and `schedule` in `options` choose candidates; others must equal
     what the trace records, else MismatchError. UsageError: no candidate. SpsError: unusable files.
     """
     traces = read_whole_traces(planning.trace)
@@ -102,7 +102,7 @@ def real_rounds(
 ) -> tuple[dict[Method, Measured], dict[Method, str]]:
     """Return method -> figures of real rounds, and method -> the reason why it has none.
 
-    `confirm` is the folder of real rounds in that of the plan; None: both results are empty.
+    `confirm` is the name of the run of real rounds in `folder`, the plan's; None: both are empty.
     Methods of no cell in `cells` are left out. SpsError: a run or traces that cannot be read.
     """
     figures: dict[Method, Measured] = {}
@@ -163,7 +163,7 @@ def head_fields(traces: Traces) -> dict[str, Any]:
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
-    """Raise MismatchError if a given target, sampling or chat is not what a trace records."""
+    """Raise MismatchError where `options`, or `planning` (chat, system), differ from a trace."""
     requested = {field: options.get(name) for name, field in OF_HEAD.items()}
     requested["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
     requested["work.system"] = planning.system

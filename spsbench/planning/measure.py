@@ -172,7 +172,7 @@ def measure(
     repeated where too short. Passes over `sizes` tokens (rising from 1) and rounds with drafts of
     `requested` tokens are timed once a turn after each of `contexts` cached tokens; contexts that
     do not fit are left out. After a warm-up `FEWEST_TURNS` to `MOST_TURNS` turns fill `seconds`;
-    `watch` is called with their count after each. Turns beside other work are dropped, or, where
+    `watch` gets a `PhaseCount` after each. Turns beside other work are dropped, or, where
     too few would be left, kept, and the costs `busy`. UsageError: cells that cannot be measured
     together, no text, or too short a context.
     """
@@ -277,7 +277,7 @@ def check_one_table(pairs: Sequence[Pair]) -> None:
 
 
 def fitting_contexts(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return the contexts, rising, that leave `room` below `limit`; if none does, [limit - room].
+    """Return contexts, rising, once each, that leave `room` up to `limit`; else [limit - room].
 
     `limit` None: all of them. UsageError: the limit is no more than `room`.
     """
@@ -349,7 +349,7 @@ def take_turns(
     """Run a warm-up turn of all meters, then timed turns; return clock readings around each.
 
     N turns give N + 1 readings. A turn runs each meter once, in an order that `draw` gives. Turns
-    fill `seconds`, but are `FEWEST_TURNS` to `MOST_TURNS`; `watch` is called after each.
+    fill `seconds`, but are `FEWEST_TURNS` to `MOST_TURNS`; after each `watch` gets a `PhaseCount`.
     """
     count = PhaseCount()
     for meter in meters:
@@ -413,7 +413,7 @@ def drafter_costs(
 def rest_of_rounds(
     meter: RoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
-    """Return for each size of batch the seconds of rounds less the target's pass: [T, K, 1]."""
+    """Return by size of batch, at one `context`, the seconds of rounds less a pass: [T, K, 1]."""
     drafted, _, _, seconds, contexts = meter.of(turns).swapaxes(0, 1)  # [T, B, K]
     remainder = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):

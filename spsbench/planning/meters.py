@@ -62,7 +62,7 @@ class PassMeter:
             lm.append(self._text[:context].roll(number), keep=0)
 
     def turn(self) -> None:
-        """Time a pass with its rollback at each batch size and token count, shuffled, for `of`."""
+        """Time a pass and its rollback by batch size and token count, shuffled; `of` returns it."""
         seconds = np.empty((len(self._sizes), len(self._tokens)))
         for place in self._draw.sample(places := list(np.ndindex(*seconds.shape)), len(places)):
             lms, n = self._lms[: self._sizes[place[0]]], self._tokens[place[1]]

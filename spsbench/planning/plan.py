@@ -159,7 +159,7 @@ def shared_models(access: Any) -> SimpleNamespace:
 
 
 def open_plan(folder: Path, **options: Any) -> Any:
-    """Load a plan from its folder, without models; `options` change how it is shown.
+    """Return the `Planned` of a folder, without models; `options` change how it is shown.
 
     UsageError: an option that is none of `SHOWN`, or a value it cannot have. DataError: no
     forecasts yet. SpsError: no plan, or a damaged one.

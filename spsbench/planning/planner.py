@@ -190,8 +190,8 @@ class Planner:
     def _begin(self) -> None:
         """Read and check given traces, make or resume the plan's folder, and save its record.
 
-        The folder is `out`, or named by a hash of the plan. Sets torch's threads. MismatchError:
-        traces of other models, or another plan in the folder. SpsError: unusable traces or folder.
+        Sets torch's threads, `folder` (`out`, or named by a hash), `_record`, `_given` (traces, or
+        None). MismatchError: other models' traces, another plan. SpsError: unusable traces, folder.
         """
         use_threads(self.access.threads)
         identity, planning = self._identity(), self.planning

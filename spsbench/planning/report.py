@@ -115,7 +115,7 @@ class Planned:
     def serving(self) -> str:
         """Return the command that serves the best candidate in vLLM.
 
-        Empty: it has no constant K, does not gain, has an adapter, or vLLM cannot draft so.
+        Empty: no constant K, no gain, an adapter, no extension for it, or vLLM cannot draft so.
         """
         cell = self.cells[self.answer.best]
         gains = cell.k and self.answer.verdict not in NO_GAIN
@@ -184,7 +184,7 @@ class Planned:
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
         """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
 
-        "": that plan lacks it. Its folder has the files. `options`: the user's, with `prompts`.
+        "": `adapted` lacks it. Files go to its folder. `options`: the user's, with `prompts`.
         """
         best, cells = drafter_in(self.forecasts).method.drafting, adapted.cells
         cell = next((cell for method, cell in cells.items() if method.drafting == best), None)
@@ -265,7 +265,7 @@ class Planned:
         return lines
 
     def _heads(self) -> dict[str, tuple[Cell, float]]:
-        """Map each head, "drafter draft", to its cell of most tau, and that tau less 1."""
+        """Map each head, "drafter draft", to (cell of most tau, measured if it was, tau - 1)."""
         heads: dict[str, tuple[Cell, float]] = {}
         taus = {f.method: f.tau for f in self.forecasts.all}
         for name, tau in {**taus, **{m: f.tau for m, f in self.measured.items()}}.items():

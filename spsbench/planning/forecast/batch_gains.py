@@ -46,8 +46,8 @@ def forecast_batches(
     """Return rows, remarks and values for batches: ArS and the methods that are best at some size.
 
     `sizes` are texts of a batch, rising; without any the result is None. Beyond `FEW` sizes only
-    the ends and measured ones have rows. `cells` are those of all methods. UsageError: no forecast
-    has a constant K. DataError: the costs lack batches as large as these.
+    the ends and measured ones have rows. `cells` has one for each forecast's method. UsageError: no
+    forecast has a constant K. DataError: the costs lack batches as large as these.
     """
     if not sizes:
         return None
@@ -108,7 +108,7 @@ def summary_row(cell: Cell, n: int, **figures: Any) -> Summary:
 
 
 def batch_costs_of(sizes: Sequence[int], costs: Costs) -> BatchCosts:
-    """Return the costs of batches; DataError: none of batches as large as `sizes`."""
+    """Return the costs of batches; DataError: there are none, or none as large as max(`sizes`)."""
     batches = costs.batches
     if batches is not None and batches.sizes[-1] >= max(sizes):
         return batches
@@ -122,8 +122,8 @@ def batch_costs_of(sizes: Sequence[int], costs: Costs) -> BatchCosts:
 def engine_table(gains: Mapping[int, Mapping[Method, Estimate]]) -> tuple[str, list[list[int]]]:
     """Return the draft and rule that gain most over all sizes, and [from size, to size, K] by size.
 
-    `gains` is size -> method -> speed-up, sizes rising. K is 0, plain sampling, where no K gains
-    noticeably; the name is empty where that is at all sizes.
+    `gains` is size -> method -> speed-up, sizes rising. Ends are inclusive. K is 0, plain sampling,
+    where no K gains noticeably; the name is empty where that is at all sizes.
     """
     tops: dict[Method, list[tuple[float, int]]] = {}  # group -> (gain, K) at each size
     for by_method in gains.values():

@@ -145,10 +145,11 @@ def forecast_all(
 ) -> Forecasts:
     """Return the forecast of every method whose draft was traced with as large a K.
 
-    `traced`: drafting -> its identity, and its texts with traces. `notify` is called with the texts
-    done and all of them, each along each draft. Intervals hold for `new_prompts` prompts; None: as
-    many as traced. `simulate` makes the rounds of schedules that are not constant; ValueError: one
-    lacks it. The best K of several is predicted to gain less on other prompts (`selection_factor`).
+    `traced`: drafting -> its identity, and its texts with traces, one or more. `notify` is called
+    with the texts done and all of them, each along each draft. Intervals hold for `new_prompts`
+    prompts; None: as many as traced. `simulate` makes the rounds of schedules that are not constant
+    (ValueError: one lacks it). The best K of several is predicted to gain less on other prompts
+    (`selection_factor`). DataError: no costs of a draft.
     """
     replayed = (m for m in methods if m.drafting in traced and traced[m.drafting][0].replays(m.k))
     by_draft = group_by(replayed, lambda method: method.drafting)

@@ -64,8 +64,8 @@ class RoundTally:
         """Add the rounds of a text, with their price by `costs`, to all sums.
 
         `context` is the number of tokens of its prompt, and `key` has the numbers of its sample and
-        repeat; from sample `MOST_ROWS` on, texts share rows. RuntimeError: a prediction was made of
-        these rounds already. DataError: no costs of the drafter.
+        repeat: a row of `sums`, which samples `MOST_ROWS` apart share. RuntimeError: a prediction
+        was made of these rounds already. DataError: no costs of the drafter.
         """
         if self._predicted:
             raise RuntimeError(f"{self.method}: rounds after their prediction")
@@ -209,7 +209,8 @@ class Prediction:
         """Return the speed-up over ArS in batches of `batch` texts, its mean at most tau.
 
         The interval is for other prompts and timings, or None without one of the texts; in batches
-        other than the tally's own it is that of tau, of single texts, and of the costs.
+        other than the tally's own it is that of tau, of single texts, and of the costs. Costs that
+        have no batches price each as one text; sizes beyond theirs continue the last two.
         """
         by_texts = self.tau
         if batch == self.rounds.batch:
@@ -264,7 +265,7 @@ def predict(
     plain: Prediction | None = None,
     simulate: Simulate | None = None,
 ) -> list[Prediction]:
-    """Return the predictions of methods with one draft along its texts, in the order of `methods`.
+    """Return the predictions of one or more methods with one draft along its texts, in their order.
 
     `traced` has the texts of `draft`, at least one, with their traces. Intervals hold for
     `new_prompts` prompts; None: as many as traced. `notify` is called before each text. `plain` is
@@ -335,7 +336,7 @@ def tau_of(
     traced: Sequence[tuple[Written, Along]],
     simulate: Simulate | None = None,
 ) -> float:
-    """Return the block efficiency of a method over all texts: their tokens / expected rounds."""
+    """Return a method's block efficiency over texts: tokens / expected rounds; as `rounds_of`."""
     texts = len(traced)
     expected = [rounds_of(method, draft, *pair, texts, simulate=simulate) for pair in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
@@ -399,8 +400,8 @@ def _with_errors(
 ) -> Estimate:
     """Return `mean` with the error of texts, times `wider`, and another, both on a log scale.
 
-    Errors are relative and independent, so their squares add; `below` and `above` are logarithms of
-    the other one. If the texts have no interval, there is none.
+    Errors are relative and independent, so their squares add. The other one is `below`, which is
+    log(mean / low), and `above`, log(high / mean). Without an interval of the texts there is none.
     """
     if by_texts.low is None or by_texts.high is None:
         return Estimate(mean, None, None, by_texts.n)

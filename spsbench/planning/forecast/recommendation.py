@@ -75,8 +75,9 @@ class BreakEven(NamedTuple):
 def break_even(predictions: Sequence[Prediction], pass_seconds: float) -> BreakEven:
     """Return the break-even values of predictions that differ in K alone; defaults if none drafts.
 
-    `pass_seconds` is the time of a pass of the target over one token. `needed_alpha` assumes a
-    constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from expected rounds.
+    `pass_seconds` is the time of a pass of the target over one token. `needed_alpha`, the least
+    over K, assumes a constant acceptance (Leviathan et al. 2023, equation 1); `needed_c`, the
+    greatest, is from expected rounds, and `c` is that of the same K.
     """
     alphas: list[float] = []
     costs: list[tuple[float, float]] = []  # (affordable cost, cost)
@@ -198,7 +199,7 @@ def why(verdict: Decision, best: Prediction | None, needs: BreakEven) -> str:
 
 
 def lacks(best: Prediction, needs: BreakEven) -> str:
-    """Return a sentence: c and alpha as they are, then the values at which it would equal ArS."""
+    """Return a sentence: c and alpha as they are, then those at which it equals ArS, if any."""
     alpha, wants = best.right, []
     has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
     if needs.needed_alpha is not None and needs.needed_alpha > alpha:

@@ -91,11 +91,11 @@ class Acceptances:
     ) -> "Acceptances":
         """Return the chances of a draft whose distribution depends on the text alone.
 
-        `p` and `q` are [L] probabilities of the generated tokens (`match` needs no q: None), `rule`
-        is a name in `RULES`, and `most` is M. `p` and `overlap` may be [L, D], of the D slots of a
-        draft from each position. `stops`: [L] slots after which a schedule ends the draft, by the
-        distribution of the next slot. Drafted tokens are then estimates: no trace holds the path
-        behind a rejection.
+        `p` and `q` are [L] probabilities of the generated tokens (None: q is 1; `match` ignores q),
+        `rule` is a name in `RULES`, and `most` is M. `p` and `overlap` may be [L, D], of the D
+        slots of a draft from each position. `stops`: [L] slots after which a schedule ends the
+        draft, by the distribution of the next slot. Drafted tokens are then estimates: no trace
+        holds the path behind a rejection.
         """
         chances, slot_by_slot = RULES[rule]
         targets = slots_ahead(np.ones(len(p)) if q is None else q, most)
@@ -133,8 +133,8 @@ def acceptances_of(
 ) -> Acceptances:
     """Return the acceptance chances of a traced draft of up to `most` tokens.
 
-    `rule` counts for sampled drafts alone. `schedule`: text of a schedule whose stops are traced;
-    "" or one without stops ends no draft.
+    `rule` counts for sampled drafts alone. Beyond what was traced a draft is as long as traced.
+    `schedule`: text of a schedule whose stops are traced; "" or one without stops ends no draft.
     """
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)
@@ -191,7 +191,7 @@ class Rounds:
 
     @cached_property
     def slots(self) -> tuple[Floats, Floats]:
-        """Return expected times each slot is kept, and tested in the text: [S, most drafted]."""
+        """Return (kept, tested in the text): [S, most drafted] each, expected times, by start."""
         drafted, weights = self.drafted[:, None], self.weights[:, None]
         places = np.arange(int(drafted.max(initial=0)))
         kept = weights * (self.acceptances.kept[self.starts, : len(places)] * (places < drafted))
@@ -271,8 +271,9 @@ def price(
 ) -> Floats:
     """Return [parts, turns] seconds of rounds of these sizes, each times its weight, summed.
 
-    `sizes` and `weights` are [U, 3] and [U], as `Rounds.sizes` returns them; `batch` is the number
-    of texts that make their rounds together. DataError: no costs of the drafter.
+    Parts are in the order of `metrics.costs.PARTS`. `sizes` and `weights` are [U, 3] and [U], as
+    `Rounds.sizes` returns them; `rule` None is the drafter's own; `batch` is the number of texts
+    that make their rounds together. DataError: no costs of the drafter.
     """
     total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))
     for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):

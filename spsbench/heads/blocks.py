@@ -12,15 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+from transformers import core_model_loading as loading
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    PrefixChange,
-    WeightConverter,
-    WeightRenaming,
-    dot_natural_key,
-    rename_source_key,
-    revert_weight_conversion,
-)
 
 from spsbench.engines.session.cache import grow_capacity
 from spsbench.engines.session.masks import FULL, SLIDING
@@ -114,7 +107,7 @@ class TargetLayer(nn.Module):
     def split(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the layer's `weights` in the names and shapes of released files: experts apart."""
         named = {self._front + name.removeprefix("layer."): w for name, w in weights.items()}
-        apart = revert_weight_conversion(self._model, named)
+        apart = loading.revert_weight_conversion(self._model, named)
         return {name.removeprefix(self._front): weight for name, weight in apart.items()}
 
     def stack(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -125,17 +118,17 @@ class TargetLayer(nn.Module):
         """
         changes = get_model_conversion_mapping(self._model)
         renamings = [
-            change
-            for change in changes
-            if isinstance(change, WeightRenaming) and not isinstance(change, PrefixChange)
+            x
+            for x in changes
+            if isinstance(x, loading.WeightRenaming) and not isinstance(x, loading.PrefixChange)
         ]
-        converters = [change for change in changes if isinstance(change, WeightConverter)]
+        converters = [x for x in changes if isinstance(x, loading.WeightConverter)]
         by_pattern = {name: change for change in converters for name in change.source_patterns}
         groups: dict[str, Any] = {}
-        for name in sorted(tensors, key=dot_natural_key):
+        for name in sorted(tensors, key=loading.dot_natural_key):
             key = self._front + name
-            new, pattern = rename_source_key(key, renamings, converters)
-            change = WeightRenaming(key, new) if pattern is None else by_pattern[pattern]
+            new, pattern = loading.rename_source_key(key, renamings, converters)
+            change = loading.WeightRenaming(key, new) if pattern is None else by_pattern[pattern]
             groups.setdefault(new, deepcopy(change)).add_tensor(
                 new, key, pattern or key, tensors.pop(name)
             )

@@ -14,14 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import (
-    DummyLayer,
-    DynamicIndexedLayer,
-    DynamicLayer,
-    LinearAttentionAndFullAttentionLayer,
-    LinearAttentionLayer,
-)
+from transformers import PreTrainedModel, cache_utils
 
 from spsbench.engines.eager import (
     KINDS,
@@ -51,11 +44,11 @@ from spsbench.hardware.memory import ram
 from spsbench.loop.types import Scores
 
 LAYERS = (
-    DummyLayer,
-    DynamicIndexedLayer,
-    DynamicLayer,
-    LinearAttentionAndFullAttentionLayer,
-    LinearAttentionLayer,
+    cache_utils.DummyLayer,
+    cache_utils.DynamicIndexedLayer,
+    cache_utils.DynamicLayer,
+    cache_utils.LinearAttentionAndFullAttentionLayer,
+    cache_utils.LinearAttentionLayer,
 )
 """Kinds of layers of a cache that can be taken back."""
 

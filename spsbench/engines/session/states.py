@@ -14,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin as StateLayer
 
 from spsbench.loop.sampling import send
-
-StateLayer = LinearAttentionCacheLayerMixin
 
 STATES = ("conv_states", "recurrent_states")
 FIELDS = (  # a layer's attributes, by the number of the state

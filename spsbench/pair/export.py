@@ -115,8 +115,7 @@ def export_drafter(
         )
     chosen = None
     if engine == "vllm":
-        depth = getattr(head.shape, "count", FALLBACK_K)
-        k = min(FALLBACK_K, depth)
+        k = min(FALLBACK_K, getattr(head.shape, "count", FALLBACK_K))
         chosen = {"method": family, "model": str(out), "num_speculative_tokens": k}
     return Exported(out, family, engine, chosen, tried=engine == "vllm")
 

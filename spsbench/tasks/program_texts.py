@@ -54,9 +54,7 @@ def defining_code(name: str, answer: str) -> str | None:
     """Return the first code of an answer that defines the function `name` with a body, or None."""
     defines = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
     for code in _candidates(answer):
-        if any(
-            _HEAD.match(code, definition.end()) is None for definition in defines.finditer(code)
-        ):
+        if any(_HEAD.match(code, head.end()) is None for head in defines.finditer(code)):
             return code
     return None
 

@@ -120,15 +120,11 @@ class JointCache(Cache):  # type: ignore[misc]
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append each text's rows to its own cache; return the arguments, which nobody reads."""
-        self._read = [
-            (
-                *text.cache.update(
-                    key_states[:, :, text.rows], value_states[:, :, text.rows], layer_idx
-                ),
-                self._mask(text.masks, layer_idx),
-            )
-            for text in self.texts
-        ]
+        self._read = []
+        for text in self.texts:
+            new = key_states[:, :, text.rows], value_states[:, :, text.rows]
+            keys, values = text.cache.update(*new, layer_idx)
+            self._read.append((keys, values, self._mask(text.masks, layer_idx)))
         self._given = key_states
         return key_states, value_states
 

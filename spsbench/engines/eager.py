@@ -81,11 +81,11 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed and cache `tokens` [m]; return logits [keep, V] of the last, hidden states of all.
+        """Feed and cache `tokens` [m]; return logits [keep, V] after the last `keep` of them.
 
-        Hidden states are layer -> [m, D], {} for no tokens. `keep` 0: a prefill, fed in chunks.
-        `parents` [N]: the last N tokens, cached ones included, are nodes of a tree, each after the
-        node of that number, or -1. ValueError: the context does not hold the tokens.
+        The hidden states are layer -> [m, D], {} for no tokens. `keep` 0: a prefill, fed in chunks.
+        `parents` [N]: the last N tokens, cached ones included, are nodes 0 to N - 1 of a tree, each
+        after the node of that number; -1: the text. ValueError: the context cannot hold the tokens.
         """
         self._check_limit(len(tokens))
         if len(tokens) == 0:
@@ -117,7 +117,7 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass that caches `tokens`; return the model's output, with a row for `keep` 0."""
+        """Run a pass that caches `tokens`; return its output, with the last `keep` logits, or 1."""
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
         ids, rows = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
@@ -136,7 +136,7 @@ class EagerLM:
         return send(node_positions(parents, m, self._length), self.device)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
-        """Return the mask of the next `m` tokens of a tree; None, of a chain: transformers' own."""
+        """Return the mask of the next `m` tokens; None, without `parents`: transformers' own."""
         if parents is None:
             return None
         mask = additive_mask(parents, m, self._length, self.model.dtype)
@@ -161,7 +161,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def together(self, passes: Sequence[Fed]) -> list[Scores]:
-        """Make passes with one key by `shares` as one; return the scores of each, in order.
+        """Make passes of several sessions, one key by `shares`, as one; return each one's scores.
 
         Each session's cache grows by its tokens. Mean experts are those of the common pass.
         """
@@ -215,7 +215,7 @@ class EagerLM:
         self._length = length + len(path)
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """Keep the first `length` rows of the cache and, after them, the rows `nodes`."""
+        """Keep the cache's first `length` rows and, by their numbers from row 0 on, the `nodes`."""
         if length == 0:
             self._cache = DynamicCache()
         elif nodes:
@@ -298,7 +298,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether two sessions that run together score as each does alone; False: an error."""
+    """Return whether two sessions score together as alone; False also where anything is raised."""
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 

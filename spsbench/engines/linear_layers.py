@@ -124,7 +124,7 @@ def has_hooks(module: nn.Module) -> bool:
 def exchange_each(
     model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
 ) -> None:
-    """Replace modules below `model` or a replaced one, if unhooked, by `instead(m)(m)`, if any."""
+    """Replace unhooked modules m below `model` by `instead(m)(m)`; `instead(m)` None: m stays."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not has_hooks(child) and (make := instead(child)) is not None:
@@ -132,7 +132,7 @@ def exchange_each(
 
 
 def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) -> None:
-    """Hang `packed` in the place of a layer, which loses its weight, and of its tied `tables`."""
+    """Put `packed` in place of a layer, which loses its weight, and of any `tables` tied to it."""
     for parent, name in tables:
         table = getattr(parent, name)
         if type(table) is nn.Embedding and table.weight is slot.layer.weight:
@@ -162,7 +162,7 @@ def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
 
 
 def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return an `nn.Linear` over `weight` [out, in]."""
+    """Return an `nn.Linear` over `weight` [out, in] itself, not a copy, and without gradients."""
     layer = nn.Linear(1, 1, bias=False, device="meta")
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight, requires_grad=False)

@@ -40,10 +40,11 @@ class ModelReplay(Protocol):
     def roll_out(
         self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut
     ) -> Tensor | None:
-        """Return the logits [n, V'] of a roll-out, after `logits` [1, V']; `inputs` has its ids.
+        """Make n passes of a token; return the logits [n, V'] after each; None: nothing was done.
 
-        The first of its passes lengthens the cache to `end`. None: the tokens are to be fed one by
-        one.
+        The first token is drawn from `logits` [1, V'], each later one from the pass before; the
+        tokens fill `rolled.ids`, which `inputs` has as ids. The first pass extends the cache to
+        `end`, each later one by a row more.
         """
 
     def attach(self, model: PreTrainedModel) -> "ModelReplay | None":
@@ -67,19 +68,19 @@ class NetworkReplay(Protocol):
     ) -> Tensor:
         """Return `plain(tensors, mask, cache)`, perhaps without a call of it.
 
-        All passes of one `name` run the same code, a function of `tensors`, the additive mask and
-        the cache alone. This is that of the network's only layer with attention, if it has one,
-        and grows by the rows of `tensors`, [m, ...] each.
+        All passes of one `name` run the same code, a function of `tensors` [m, ...], the additive
+        mask and the cache alone. `cache` is that of the network's only layer with attention, and
+        grows by m rows; None: no layer has attention.
         """
 
     def roll_out(
         self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, rolled: RollOut
     ) -> bool:
-        """Make n passes of one row, each after a draw from the result of the one before it.
+        """Make n passes of one row each, and return True; False: nothing was done.
 
-        The pass takes the drawn id, a row of each of `tables` [n, ...], and the result before it,
-        features and logits; all but the first of the results `rows` [n + 1, X] are filled. Returns
-        whether it was done; else nothing has changed.
+        A token is drawn from the logits of the result before it, in `rows` [n + 1, X], of which the
+        first is given and the others are filled; the tokens fill `rolled.ids`. A pass, that of
+        `name`, takes the token, a row of each of `tables` [n, ...], and the result before it.
         """
 
 

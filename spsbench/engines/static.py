@@ -169,9 +169,10 @@ _RUNNERS = WeakKeyDictionary()  # module -> its weights' addresses; by hidden st
 
 
 def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) -> list[Runner]:
-    """Return the live list of runners of `module` that no text uses; moved weights empty it.
+    """Return the list itself of the runners of `module` that no text uses, for `borrow`.
 
-    Their passes return the hidden states `layers`, and read weights of `parts` too.
+    Their passes return the hidden states `layers`, and read weights of `parts` too. Where a weight
+    has moved, the list is a new one, empty.
     """
     weights = (weight for part in (module, *parts) for weight in part.parameters())
     addresses = hash(tuple(weight.data_ptr() for weight in weights))
@@ -184,7 +185,10 @@ def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) 
 def borrow(
     user: object, idle: list[Runner], device: torch.device, limit: int | None = None
 ) -> Runner:
-    """Take the runner that recorded most from `idle`, or a new one, empty; back as `user` goes."""
+    """Take the runner that recorded most from `idle`, or a new one; its cache is empty.
+
+    It goes back to `idle` when `user` is collected. `limit`: the context of a new one, in tokens.
+    """
     idle.sort(key=lambda runner: len(runner.replays))
     runner = idle.pop() if idle else Runner(device, limit)
     runner.cache.keep(0)
@@ -317,7 +321,7 @@ class Static(Engine):
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
         """Choose `static`, else `eager`, for `model`, unless one is chosen; return that as JSON.
 
-        Codes become plain weights. UnsupportedModelError: it cannot be rolled back.
+        Codes become plain weights; `options` are not read. UnsupportedModelError: no rollback.
         """
         dequantise(model)
         if choice := engine_config_of(model):

@@ -111,10 +111,10 @@ class TargetLayer(nn.Module):
         return {name.removeprefix(self._front): weight for name, weight in apart.items()}
 
     def stack(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of a released file by `layer.` and the layer's names, experts stacked.
+        """Return the layer's weights, experts stacked, by its own names with `layer.` before each.
 
-        `tensors`, by the names that `split` returns, is emptied, so that no expert is in memory
-        twice. Raises as transformers' conversion does.
+        `tensors`, a released file's by the names that `split` returns, is emptied, so that no
+        expert is in memory twice. Raises as transformers' conversion does.
         """
         changes = get_model_conversion_mapping(self._model)
         renamings = [

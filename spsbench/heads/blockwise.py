@@ -29,7 +29,7 @@ class BlockwiseShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
-    """Return the shape by the config's sizes; DataError: one is missing or wrong."""
+    """Return the shape by the config, `own_head` by the tensors; DataError: a bad size, or none."""
     config, where = files.config, files.where
     return BlockwiseShape(
         width=read_size(config, "hidden_size", where),
@@ -64,7 +64,7 @@ class BlockwiseNetwork(Marginal):
             self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
-        """Return [count, Vd] logits: those of the first `count` heads after `newest`."""
+        """Return [count, Vd] logits of the first `count` heads over `newest` [H] alone."""
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:

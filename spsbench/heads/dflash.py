@@ -118,9 +118,9 @@ def features(
     """Return the hidden states that the head reads: the user's, the file's, or DFlash's defaults.
 
     The defaults spread over a target of `layers` layers (None: as many as the file says), one for
-    each of the head's `depth` layers. `theirs`: the form of speculators, which numbers hidden
-    states as transformers does; DFlash's own form numbers them one less. UsageError: neither user
-    nor file says which, nor the target's layers.
+    each of the head's `depth` layers. `flat` is the config with what is nested in it. `theirs`: the
+    form of speculators, which numbers hidden states as transformers does; DFlash's own form numbers
+    them one less. UsageError: neither user nor file says which, nor the target's layers.
     """
     where = files.where
     if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):
@@ -160,7 +160,7 @@ class DFlashNetwork(Marginal):
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
-        """Append fused rows' keys and values to the cache, from place `past`; return the last."""
+        """Cache keys and values of the fused rows, `past` the first place; return the last [H]."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
@@ -252,7 +252,7 @@ class DSparkNetwork(DFlashNetwork):
         return torch.cat([kept, self.markov_head.markov_w1(tokens)], -1)
 
     def _along(self, states: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance [n, 2r] states by a row [H]; return [n, r] recurrent states and bias inputs."""
+        """Advance [n, 2r] states by a row [H]; return recurrence and bias inputs, each [n, r]."""
         kept, before = states.chunk(2, -1)
         rows = row.expand(len(states), -1)
         if self.shape.coupling == "gated":

@@ -131,7 +131,7 @@ def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 
 
 def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
-    """Return config and tensors in SpecForge's form, and log that it is untried in SGLang.
+    """Return config and tensors in SpecForge's form, which names no target; log that it is untried.
 
     DataError: the head has what SGLang's documentation does not describe.
     """

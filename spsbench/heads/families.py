@@ -41,7 +41,7 @@ SUM = re.compile(r"(?:model\.)?mtp\.(?:\d++\.[eh]_proj|fc_(?:embedding|hidden))\
 
 
 def renames_of(rows: Sequence[Sequence[str]], front: str = "") -> Renames:
-    """Return (pattern, parameter) of rows, behind `front`; `@NAME` is replaced by the rows NAME."""
+    """Return (front + pattern, parameter) of each row; for `@NAME` those of the rows NAME."""
     renames: list[tuple[str, str]] = []
     for pattern, parameter in rows:
         if parameter.startswith("@"):
@@ -74,7 +74,7 @@ class Family(NamedTuple):
     inside: bool = False
 
     def parameter(self, name: str, layers: Sequence[str] = ()) -> str:
-        """Return the parameter of a tensor; "" for one that is not read.
+        """Return the parameter of the tensor `name`, without a rename `name` itself; "": not read.
 
         `layers` are the beginnings that `prediction_layers` returns. With several, a parameter of
         the layer of depth d begins with `stages.d.`.

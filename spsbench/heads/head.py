@@ -143,9 +143,10 @@ def check_tensors(
 ) -> dict[str, str]:
     """Return parameter -> name of its tensor in the file, without copies of tied tensors.
 
-    Maps of the vocabulary are in it if the file has them; the first must be there where the
-    vocabulary is reduced. DataError: a tensor is missing, unknown, or of another shape than
-    `network` has. `what` and `writer` are words for messages.
+    `named` is what `by_parameter` returns. Maps of the vocabulary are in the result if the file has
+    them; it must have the first of `network.maps` where the vocabulary is reduced. DataError: a
+    tensor is missing, unknown, or of another shape than `network` has. `what` and `writer` are
+    words for messages.
     """
     shapes = {name: tuple(weight.shape) for name, weight in network.released().items()}
     shape: Any = network.shape
@@ -192,7 +193,7 @@ def check_tensors(
 
 
 def as_written(parameter: str, named: Mapping[str, str]) -> str:
-    """Return how the file would name a missing `parameter`, by related ones; itself without any."""
+    """Return a missing `parameter`'s name in the file, by those of its kin; without kin, itself."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
         front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])

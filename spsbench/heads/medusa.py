@@ -38,7 +38,7 @@ class MedusaShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MedusaShape:
-    """Return the shape of the heads in the tensors; DataError: a gap, or the config differs."""
+    """Return the shape of the heads in the file; DataError: a gap, or the config has more heads."""
     config, where = files.config, files.where
     first = re.compile(r"heads\.(\d++)\.blocks\.0\.weight")
     numbers = {int(m[1]) for name in headers if (m := first.fullmatch(name))}

@@ -35,7 +35,7 @@ class MlpShape:
 
 
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
-    """Return the shape by the config, `scaled` as the user says, if at all; DataError: no sizes."""
+    """Return the shape by the config, `scaled` by the user's flag if set; DataError: a bad size."""
     config, where = files.config, files.where
     width, scaled = read_size(config, "emb_dim", where), files.overrides.get("scaled")
     return MlpShape(

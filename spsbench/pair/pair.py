@@ -129,7 +129,7 @@ class Pair:
         text is the one that its prompt alone gives.
 
         Args:
-            prompt: a text, token ids, or the messages of a conversation; or a list of these.
+            prompt: a text, token ids, or messages of a conversation; or a list of these, not [].
             chat: put a text into the model's chat template, after a `system` message.
             truncate: drop the oldest tokens of a prompt that is too long.
             batch: rows of a list at a time, where one that ends makes room for the next; default:

@@ -263,7 +263,7 @@ def count_tokens(text: Text) -> int:
 
 
 def divergence_of(comparison: Comparison) -> str:
-    """State whether the texts are equal, or where they differ and why: design, a tie or a bug."""
+    """Return a line: the texts are equal, or where they differ and why (design, a tie, a bug)."""
     if comparison.identical is None:
         return "tokens: texts differ by design (same distribution)"
     if comparison.identical:

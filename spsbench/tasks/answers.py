@@ -14,7 +14,7 @@ class Parts(NamedTuple):
 
 
 def split_answer(answer: str) -> Parts:
-    """Split an answer into fenced blocks, as CommonMark does, and text with ``` in their places."""
+    """Return an answer's fenced blocks, by CommonMark, and its text with ``` in their places."""
     from markdown_it import MarkdownIt
 
     lines = answer.replace("\r\n", "\n").replace("\r", "\n").split("\n")

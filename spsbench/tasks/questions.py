@@ -58,10 +58,10 @@ class Questions(Jsonl):
         self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
 
     def _read(self, row: FileRow, number: int) -> Sample:
-        """Return a sample of the group in `groups` of its category, and keep its later turns.
+        """Return a row's sample, and keep its later turns in `_later`.
 
-        Without one there it is the category. Other fields than the id, turns and category are not
-        read. DataError: no turns or category, or a placeholder in the place of a text.
+        Its group is that of its category in `groups`, or else the category. Other fields than id,
+        turns and category are not read. DataError: no turns or category, or a placeholder as text.
         """
         if not isinstance(row.values.get("turns"), list):
             raise DataError(

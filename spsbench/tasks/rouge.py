@@ -20,10 +20,10 @@ QUALITY = MappingProxyType({"rouge2": Metric(100, margin=0.003), "rouge2_stemmed
 
 
 def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
-    """Return ROUGE-2 F in 0..100, without and with Porter stemming, and `empty`.
+    """Return ROUGE-2 F in 0..100, as `rouge2` and, with Porter stemming, `rouge2_stemmed`; `empty`.
 
-    `empty` is 1 if the prediction has no words. A text of fewer than two words has no bigram and
-    scores 0, which is no error.
+    `empty` is 1 if the prediction has no words, else 0. A text of fewer than two words has no
+    bigram and scores 0, which is no error.
     """
     values = (_scorer(stem).score(reference, prediction)["rouge2"] for stem in (False, True))
     fs = [100 * float(value.fmeasure) for value in values]

@@ -31,10 +31,10 @@ class Codes(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, kind: Format) -> "Codes":
-        """Return `weight` [out, in] rounded to the nearest codes.
+        """Return `weight` [out, in] rounded to the nearest codes of the format `kind`.
 
-        Of 8 bits symmetric, -127 to 127. Of 4 bits -8 to 7: the largest number of a group becomes
-        -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
+        Codes of 8 bits are -127 to 127; those of 4 bits -8 to 7: the number of a group that is
+        farthest from 0 becomes -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
         """
         group = kind.group or weight.shape[1]
         blocks = torch.split(weight.detach(), ROWS)
@@ -54,7 +54,7 @@ class Codes(NamedTuple):
 
 
 def _round_to_codes(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Return codes [out, in] int8 and scales [out, groups] float16 of `weight` [out, in]."""
+    """Return codes [out, in] int8 and scales [out, groups] float16; the last group may be short."""
     out, width = weight.shape
     values = pad(weight.to(torch.float32, copy=True), (0, -width % group)).view(out, -1, group)
     size, first_widest = values.abs().max(-1, keepdim=True)

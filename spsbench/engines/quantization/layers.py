@@ -95,9 +95,9 @@ class WideLinear(nn.Module):
 
 @torch.inference_mode()
 def quantise(model: nn.Module, name: str) -> int:
-    """Quantise every linear layer of `model` in place in the format `name`; return how many.
+    """Quantise linear layers of `model` in place in the format `FORMATS[name]`; return how many.
 
-    Layers that an engine has packed, or that have codes, too. Experts of one parameter stay.
+    These are all of `slots`, and those packed or over codes. Experts stacked in a parameter stay.
     """
     pending = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
     laid_out = (Packed, WideLinear, OverCodes)
@@ -114,7 +114,10 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Put layers over codes for stock ones by name; LookupError, AttributeError: none so shaped."""
+    """Replace the stock layers at the paths `layers` by layers over codes of the format `name`.
+
+    LookupError, AttributeError: no stock layer of that shape is there; earlier ones are replaced.
+    """
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))

@@ -72,7 +72,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """Write `[B, heads, m, width]` after what is there; return views of all keys and values.
 
-        A full buffer doubles. The views begin at row `first`, which a window sets.
+        A full buffer doubles, up to `most`. The views begin at row `first`, which a window sets.
         """
         start, end = self.length, self.length + key_states.shape[2]
         if not self.is_initialized:
@@ -171,7 +171,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
 
     def reserve(self, least: int) -> None:
-        """Make room for `least` rows in the layers that have rows, which show how wide they are.
+        """Make room for `least` rows, those there included, in the layers that have rows already.
 
         It doubles where memory is free, else it is just enough; OutOfMemoryError: not even that.
         """
@@ -194,7 +194,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keep the first `length` tokens and those at `rows` after them, in all layers."""
+        """Keep in all layers the first `length` rows and, after these, `rows` (numbers from 0)."""
         index = None
         if rows and list(rows) == list(range(length, length + len(rows))):
             length += len(rows)

@@ -36,9 +36,10 @@ class CausalMasks:
         return self._aligned(self._end(self._widest, past, m))
 
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
-        """Return the mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
+        """Return the mask of `m` tokens; the last N, cached ones included, are nodes of a tree.
 
-        `parents` [N] has -1 at children of the text. The next call with the same m overwrites it.
+        `parents` [N] has -1 at children of the text. The next call with the same m overwrites the
+        mask, but for a GPU's, which is a copy.
         """
         mask, sees = self._end(self._trees, past, m), block_visible(parents, m)
         wide = max(sees.shape[1], self._corners.get(m, m))  # what the last tree wrote is cleared

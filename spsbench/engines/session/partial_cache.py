@@ -42,7 +42,7 @@ class PartialCache(PreallocatedCache):
         return torch.where(slots < sinks, slots, ring)
 
     def take(self, source: Any, begin: int, end: int) -> None:
-        """Copy from `source` the kept rows of `end` tokens that are not those of `begin` tokens."""
+        """Make the rows kept of `begin` tokens those kept of `end`, from the cache `source`."""
         while len(self.layers) < len(source.layers):
             self.layers.append(PreallocatedLayer(None))
         for layer, whole in zip(self.layers, source.layers, strict=True):
@@ -93,9 +93,10 @@ class PartialLM(EagerLM):
         return self._text + self._length - self._cache.held(self._text)
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does, but tokens for no logits only take over the source's rows.
+        """Feed as `EagerLM.append` does; with `keep` 0, take over the source's rows of a prompt.
 
-        A source that is fed here reads them first, and all but the last token of a first pass.
+        `tokens` are then the whole prompt, and no hidden states come. A source that is fed here
+        reads the prompt first, and all but the last token of the first pass after a `commit`.
         """
         if keep == 0:
             if self._feeds:
@@ -110,11 +111,11 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold what `part` keeps of the target's first `length` rows, and rows fed since by `path`.
+        """Take over what `part` keeps of the target's first `length` rows; drop the rows fed here.
 
-        A path holds only at the `length` of the last call, and is 0, 1, 2 ... A source that is fed
-        here is emptied for `length` 0, and may be shorter than `length`. ValueError: another path,
-        or a `length` beyond the target's, or below the last one but not 0.
+        With `path`, 0, 1, 2 ..., at the `length` of the last call, the first of the rows fed here
+        stay. A source that is fed here is emptied for `length` 0, and may be shorter than `length`.
+        ValueError: another path, or a `length` beyond the target's, or below the last but not 0.
         """
         source = self._source()
         kept = self._cache.held(length) + len(path or ())
@@ -184,8 +185,8 @@ def partial_session(
 ) -> LM:
     """Return a session that reads `part` of the cache of the session that `source` returns.
 
-    `source` None: of one that `opened` opens as the engine does, and that is fed here.
-    UnsupportedModelError: a kind of session without rows to copy.
+    `opened` opens a session as the engine does: one of its kind is returned, and with `source` None
+    it is the source, fed here. UnsupportedModelError: a kind of session without rows to copy.
     """
     like: Any = opened()
     kind = KINDS.get(type(like))

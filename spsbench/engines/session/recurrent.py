@@ -113,7 +113,7 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass; keep states after its last `KEPT` rows, a prefill's last, a tree's all.
+        """Run a pass; keep states after its last `KEPT` rows, of a prefill the last, of a tree all.
 
         UnsupportedModelError: mixers were not run. OutOfMemoryError: as `_check_room`.
         """
@@ -170,7 +170,7 @@ class RecurrentLM(EagerLM):
             )
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """Keep rows of the cache; where their last state is gone, the text is read again."""
+        """Keep rows as `EagerLM._keep`; without the last one's states the text is read again."""
         rows = [*range(length), *nodes]
         text = [self._text[row] for row in rows]
         if rows and rows[-1] in self._cache.after:
@@ -275,7 +275,7 @@ def _try_blocks(model: PreTrainedModel) -> Stateful:
     states = {layer: past.take(layer) for layer in past.stateful}
 
     def block(zeroed: str = "") -> Tensor:
-        """Return [BLOCK, V] logits of the block in one pass; before it states `zeroed` are 0."""
+        """Return [BLOCK, V] logits of the block in one pass, after `zeroed`, of `STATES`, are 0."""
         cache = stock_cache(model)
         feed_tokens(model, text[:PAST], cache, 1)
         for layer in past.stateful:

@@ -84,7 +84,7 @@ class FastLM(EagerLM):
         return kind
 
     def _make_room(self, tokens: Tensor) -> None:
-        """Make room for `tokens` in the cache, or OutOfMemoryError; forget rows no window sees."""
+        """Make room for `tokens`, fed next, or OutOfMemoryError; forget rows no window sees."""
         if self._forgets and self.windows is not None:
             self._fed[self._length :] = tokens.tolist()
             first = self.windows.first(self._length - SPARE)
@@ -143,7 +143,7 @@ class FastLM(EagerLM):
         return self.windows.masks(full, self.windows.hide(full[..., first:], parents, m, past))
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """Keep the rows of the cache: a chain moves nothing, a path moves its rows.
+        """Keep rows as `EagerLM._keep`; only a path's rows move.
 
         Where rows that are seen again were forgotten, the text is read again.
         """

@@ -141,7 +141,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]
         self.after = {row: {layer: self.take(layer) for layer in self.stateful}}
 
     def rewind(self, rows: Sequence[int], length: int) -> None:
-        """Keep tokens at `rows` of `length`, and the last one's states; KeyError: not kept."""
+        """Keep `rows` of the `length` rows, and states after the last one; KeyError: not kept."""
         states = self.after[rows[-1]]
         if rows[-1] != length - 1:
             for layer in self.stateful:
@@ -175,7 +175,7 @@ class ByRows:
     layer_idx: int
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the mixer's result by its class's arguments; over a `StateCache` row by row."""
+        """Return the mixer's own result; over a `StateCache` with `before`, made row by row."""
         plain: Callable[..., Any] = super().forward  # type: ignore[misc]
         values = (*args, *kwargs.values())
         cache = next((value for value in values if isinstance(value, StateCache)), None)

@@ -50,7 +50,6 @@ Choices = dict[str, dict[str, Any]]
 """Choices of engines by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
-
 FEW = 60  # characters of a setting in a line
 
 log = logging.getLogger(__name__)

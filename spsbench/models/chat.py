@@ -50,11 +50,8 @@ def answer(task):
     return {"text": texts[0]} if len(texts[0]) <= task["limit"] else {"error": "too much text"}
 """)
 
-
 _FILES = ("chat_template.jinja", "tokenizer_config.json")  # those that tokenizers read
-
 GENERATION = "generation_config.json"
-
 LIMIT = 1 << 20  # bytes of the file
 
 

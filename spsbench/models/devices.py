@@ -13,6 +13,9 @@ from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
 from spsbench.settings.models import DTYPES
 
+log = logging.getLogger(__name__)
+_STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
 
 class Device(NamedTuple):
     """A device that can be used now."""
@@ -85,10 +88,6 @@ def card_of(device: str) -> str | None:
 def free_bytes(device: torch.device) -> int:
     """Return the free memory on `device`; 0 when it is unknown."""
     return next((usable.free for usable in devices() if usable.name == str(device)), 0)
-
-
-log = logging.getLogger(__name__)
-_STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def check_dtype(dtype: str) -> None:

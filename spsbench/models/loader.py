@@ -32,6 +32,7 @@ from spsbench.settings.models import ModelSpec
 log = logging.getLogger(__name__)
 
 LAYER = re.compile(r"\.\d++(?=\.)")  # in the name of a tensor
+LARGEST = 65504.0  # float16's; trained weights stay far below it
 MORE_LAYERS = "num_nextn_predict_layers"  # in a config: layers that draft
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
@@ -204,9 +205,6 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor: all of it where it is not shared."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else cast(torch.Tensor, local())
-
-
-LARGEST = 65504.0  # float16's; trained weights stay far below it
 
 
 def _small(tensor: torch.Tensor) -> bool:

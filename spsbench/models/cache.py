@@ -160,10 +160,8 @@ class ModelCache:
         if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)
             return Outline(whole.tokenizer, whole.limit, self.clock)
-        configs = [open_config(entry.folder) for entry in located]
-        limits = [
-            getattr(entry.get_text_config(), "max_position_embeddings", None) for entry in configs
-        ]
+        configs = [open_config(entry.folder).get_text_config() for entry in located]
+        limits = [getattr(config, "max_position_embeddings", None) for config in configs]
         limit = min((n for n in limits if n is not None), default=None)
         return Outline(located[0].tokenizer, limit, self.clock)
 

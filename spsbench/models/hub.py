@@ -60,7 +60,7 @@ def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
     except SpsError:
         raise
     except Exception as error:  # the libraries below raise kinds of five packages
-        raise _translate_error(error, ref, hub_address()) from error
+        raise _translate_error(error, ref) from error
 
 
 def _cached_snapshot(ref: ModelSpec, access: Access, offline: bool) -> Path:
@@ -119,9 +119,7 @@ def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
     try:
         return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
     except Exception as error:
-        raise _translate_error(
-            error, ModelSpec(repository, revision=revision), hub_address()
-        ) from error
+        raise _translate_error(error, ModelSpec(repository, revision=revision)) from error
 
 
 def hub_address() -> str:
@@ -294,13 +292,14 @@ def check_disk(what: str, size: int, cache: Path, variable: str) -> None:
         )
 
 
-def _translate_error(error: Exception, ref: ModelSpec, address: str) -> SpsError:
+def _translate_error(error: Exception, ref: ModelSpec) -> SpsError:
     """Return the SpsError for an error of the hub's libraries: what it was, and what to do.
 
     MissingError: no such one. PermissionDeniedError, OutOfMemoryError: disk. Else UnavailableError.
     """
     from huggingface_hub import errors
 
+    address = hub_address()
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"
     if isinstance(error, errors.GatedRepoError):
         return UnavailableError(

@@ -84,13 +84,10 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
     seen = set()
     for cell in cells:
         target, draft, drafter = cell.target, cell.draft, head_part(cell.drafter)
-        if draft is None or drafter is None or draft.random:
-            continue
-        if (target, draft, drafter) in seen:
+        if draft is None or drafter is None or draft.random or (target, draft, drafter) in seen:
             continue
         seen.add((target, draft, drafter))
-        folder = local_folder(draft.id)
-        if folder is None:
+        if (folder := local_folder(draft.id)) is None:
             continue
         recognise_head(
             folder,

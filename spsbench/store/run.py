@@ -263,11 +263,8 @@ def _merged_lines(runs: dict[Path, Manifest], first: Manifest) -> Iterator[Mappi
     once = Once()
     latest: dict[str | None, Start] = {}  # machine -> its start that was written
     for folder, manifest in runs.items():
-        clock = (
-            {}
-            if manifest.prompt_ids == first.prompt_ids
-            else {"clock": to_builtins(manifest.created)}
-        )
+        has_other_prompts = manifest.prompt_ids != first.prompt_ids
+        clock = {"clock": to_builtins(manifest.created)} if has_other_prompts else {}
         for path in logs_of(folder).values():
             reader = LogReader(path)
             for values in iterate(path):

@@ -12,6 +12,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -139,8 +140,6 @@ def _download(wheel: Wheel, place: Path) -> Path:
 
 def _pip() -> list[str]:
     """Return the command of a pip, of this environment or the PATH; MissingError: there is none."""
-    from importlib.util import find_spec
-
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     other = shutil.which("pip") or shutil.which("pip3")

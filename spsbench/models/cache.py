@@ -106,9 +106,9 @@ class ModelCache:
         self._kept: dict[Hashable, Any] = {}
 
     def adopt(self, spec: ModelSpec, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        """Keep a loaded model as that of `spec`, prepared in place for its engine.
+        """Keep a loaded model as that of `spec` for later loads, prepared in place for its engine.
 
-        Later loads return it. `tokenizer` None: tokens are numbers. DataError: the engine is unfit.
+        `tokenizer` None: tokens are numbers. DataError: the engine cannot run the model.
         """
         source, folder = source_of(spec, self._access), Path(spec.id)
         self._kept[source, "folder", spec] = folder
@@ -235,7 +235,7 @@ class ModelCache:
         return self._once(("vocabularies", target[1:3], draft[1:3]), compared)
 
     def _head(self, draft: ModelSpec, drafter: Spec, target: "LocatedModel") -> Head:
-        """Return the head for `drafter`, read once by the target's config; SpsError: unusable."""
+        """Return the head `draft` as `drafter` reads it, loaded once a target; SpsError: unfit."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
         drafter = head_part(drafter) or drafter
@@ -276,9 +276,9 @@ class ModelCache:
     def _prepared(
         self, model: PreTrainedModel, spec: Spec | None, located: "LocatedModel"
     ) -> PreTrainedModel:
-        """Prepare a model in place for an engine, by the known choices if any, and return it.
+        """Prepare a model in place for the engine `spec`, None for `Eager`, and return it.
 
-        New choices are kept, and `chosen` is called. DataError: the engine cannot run the model.
+        Known `choices` are used, new ones kept and `chosen` called. DataError: the engine is unfit.
         """
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
@@ -366,8 +366,8 @@ def plain_config(folder: Path) -> bool:
 def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
     """Yield warnings about the models of a cell: where weights come from, what is ignored or slow.
 
-    None about random models, or an engine's elsewhere. With `chat` the sampling that the target
-    names is applied, so that it is not ignored. `loaded`: a `Loaded`.
+    `loaded` is a `Loaded`; no warning is of random models or an engine elsewhere. Without `chat`
+    one says that the sampling in the target's generation config is ignored: chats apply it.
     """
     if cell.random or cell.elsewhere or loaded.folder is None:
         return
@@ -426,7 +426,10 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
 
 
 def stop_warnings(cell: Cell, tokenizer: Any) -> Iterator[str]:
-    """Yield a line for each `stop` that has a special token and more or, if `elsewhere`, is one."""
+    """Yield a warning for each `stop` of `cell` that ends no text, as it names a special token.
+
+    A stop that is such a name, and no more, is warned of only where the cell's engine is elsewhere.
+    """
     special = special_tokens(tokenizer) if cell.stop else {}
     for stop in cell.stop:
         name = next((name for name in special if name and name in stop), None)

@@ -58,7 +58,8 @@ LIMIT = 1 << 20  # bytes of the file
 def has_template(ref: ModelSpec, access: Access) -> bool:
     """Return whether the tokenizer of a model brings a chat template; a served model's never does.
 
-    Of a model at the hub, the small files that would tell are fetched or found in the cache.
+    Small files tell, fetched from the hub or found in its cache, or a GGUF file's header; False
+    where none is found. SpsError: one cannot be read.
     """
     path = expand_path(ref.id)
     if ref.served:
@@ -74,8 +75,8 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     """Return option -> value of the sampling in a model's generation config, or its GGUF file.
 
-    Temperature, top-k, top-p and min-p are as there; the penalties only where they have an effect.
-    Where the file says not to sample, these and temperature 0. {}: no such file.
+    Temperature, top-k, top-p and min-p are as there, penalties only where they have an effect. If
+    the file says not to sample: penalties and temperature 0. {}: no such file. DataError: damaged.
     """
     path = expand_path(ref.id)
     files = fetch_files(ref, (GENERATION,), access)
@@ -180,8 +181,8 @@ def render_chat(
 def _with_all_words(task: Mapping[str, Any], messages: list[Any], instead: str) -> str:
     """Return the text of a chat with all its words; DataError: the template fails or lacks some.
 
-    It is given each content as text, then as a list of parts; if both fail, the first failure is
-    raised, with `instead` as advice. `task`: what `_run` takes, without messages.
+    The template is given each content as text, then as a list of parts; if both fail, the first
+    failure is raised, with `instead` as advice. `task` is that of `_run` without `messages`.
     """
     parts = [
         {**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m

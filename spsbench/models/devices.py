@@ -101,7 +101,7 @@ def check_dtype(dtype: str) -> None:
 def choose_dtype(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
     """Return torch's `dtype`: `auto` is float32 on a CPU, else that of most weights in `files`.
 
-    bfloat16 where no header tells, as of pickles.
+    bfloat16 where no header tells, as of pickles. `dtype` has passed `check_dtype`.
     """
     if dtype == "auto" and place.type == "cpu":
         dtype = "float32"

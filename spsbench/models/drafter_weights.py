@@ -93,7 +93,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
 
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
-    """Return the folder that `spec` names; UsageError: an adapter, random weights or no dtype."""
+    """Return the folder of `spec`, called `what` in messages; SpsError: unfit options, or none."""
     check_dtype(spec.dtype)
     if spec.adapter:
         raise UsageError(

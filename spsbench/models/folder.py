@@ -88,7 +88,7 @@ def is_bundled_name(name: str) -> bool:
 
 
 def bundled_folder(name: str) -> Path | None:
-    """Return a bundled or fetched model's folder, None for another name; MissingError: not here."""
+    """Return a bundled or fetched model's folder, None for other names; MissingError: no files."""
     folder = fetched_folder(name) if name in FETCHED else BUNDLED.get(name)
     if folder is None or (folder / "config.json").is_file():
         return folder
@@ -104,7 +104,10 @@ def bundled_folder(name: str) -> Path | None:
 
 
 def _local(name: str) -> Path | None:
-    """Return the folder at a path, or of its GGUF file; None: nothing there. SpsError: unusable."""
+    """Return the folder at a path, or that its GGUF file is unpacked to; None: no such path.
+
+    MissingError: a blank name, or no file `*.gguf` of that name. Other SpsErrors: it is unusable.
+    """
     if "\0" in name or not name.strip():
         raise _no_such(name)
     path = expand_path(name)
@@ -178,7 +181,7 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
 
 
 def _name_unread(files: Sequence[Path], folder: Path) -> None:
-    """Log which other weights lie next to those read, if any; a whole file is noted elsewhere."""
+    """Log which weights in `folder` are not read, if any; `weight_files` notes a whole file."""
     others = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")} - {*files}
     names = {path.name for path in others} - {WHOLE}
     if (folder / "adapter_config.json").is_file():

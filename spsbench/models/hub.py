@@ -130,9 +130,9 @@ def hub_address() -> str:
 
 
 def reachable(timeout: float = 3.0) -> bool:
-    """Return whether the hub answers within `timeout` seconds, be it with an error; remember it.
+    """Return whether the hub answers within `timeout` seconds, be it with an error.
 
-    Only http and https are tried. The thread that asks may outlive a name server's silence.
+    Each call asks anew, and keeps a hub's silence for messages. False: neither http nor https.
     """
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen  # slow: only where a hub is asked
@@ -143,7 +143,7 @@ def reachable(timeout: float = 3.0) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        """Send one request, and set `answered`, on an error page or an unknown certificate too."""
+        """Send a request; set `answered`, if only by an error page or an unknown certificate."""
         request = Request(address + "/api/models?limit=1", method="HEAD")
         try:
             urlopen(request, timeout=timeout).close()
@@ -252,7 +252,7 @@ def _weights(
     """Return the names of the weight files to fetch, after their index, which is fetched here.
 
     The first of: shards, one file, a head's; with `allow_pickle` then pickles. DataError: none.
-    `sizes` are bytes by file of the repository; `get` downloads one.
+    `sizes`: file of the repository -> bytes; `get` downloads one; `address` is for the message.
     """
     head, pickled_head = HEADS
     families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]

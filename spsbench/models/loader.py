@@ -263,7 +263,8 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
 def own_device(device: str) -> str:
     """Return this rank's device: transformers uses accelerators for a shared model if it sees any.
 
-    `cuda:N` by the rank's number here, or without GPUs `cpu`. UsageError: `device` is another kind.
+    `cuda:N` by the rank's number here, or without GPUs `cpu`. UsageError: `device` is neither
+    `auto` nor that kind, without a number.
     """
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in (kind, "auto"):
@@ -326,7 +327,7 @@ class LazyTensor:
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
     """Return name -> unread tensor of safetensors; `widen`: half precision is read as float32.
 
-    An index decides between copies in several files. `mapped`: tensors are parts of their files.
+    Of copies the index decides, else the last file. `mapped`: tensors are parts of mapped files.
     """
     tensors: dict[str, LazyTensor] = {}
     for path in files:

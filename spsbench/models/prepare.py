@@ -101,7 +101,7 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
 def check_ranks(models: Iterable[ModelSpec]) -> None:
     """Join the ranks that share a model, if one of `models` is shared; else do nothing.
 
-    UsageError: ranks and no shared model, or one for another number, or of no checkpoint.
+    UsageError: ranks and no shared model, one for another number of ranks, or no checkpoint.
     DataError: sizes of a local model that the ranks do not divide.
     """
     shared, size = [model for model in models if model.ranks > 1], ranks().size
@@ -127,7 +127,7 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
-    """Return `read()`; ranks that share a model check it and meet first, and rank 0 alone reads."""
+    """Return `read()`; ranks with one model check `request` first, and get what rank 0 reads."""
     if request.ranks == 1:
         return read()
     prepare_access([request], access)
@@ -152,9 +152,9 @@ def prepare_access(requests: Sequence[CellRequest], access: Access, hub: bool = 
 
 
 def checkpoints(cells: Iterable[CellRequest]) -> list[ModelSpec]:
-    """Return the language models with weights in `cells`, each once: targets, and drafts of ours.
+    """Return the models with weights in `cells`, each once: targets, and draft models but no heads.
 
-    The folder of another package's drafter is described only by its plan, which needs torch.
+    Random and served ones are left out, and those of plug-in drafters, whose plans need torch.
     """
     models = []
     for cell in cells:

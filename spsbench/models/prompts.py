@@ -67,9 +67,9 @@ def ids_of(
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]] | None:
-    """Return a list with a message in it as messages; None: another list. PromptError: unusable.
+    """Return a prompt with a message in it as checked copies; None: a text, or another list.
 
-    Bytes and mappings are unusable, and messages that `_message` refuses.
+    PromptError: bytes, a mapping, or a list with an entry that `_message` refuses.
     """
     if isinstance(prompt, (Mapping, bytes)):
         raise PromptError(

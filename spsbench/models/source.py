@@ -81,7 +81,7 @@ class ModelSource:
 def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
     """Quantise `model`'s linear layers to `name` in place, and return it; None keeps them.
 
-    `BLOCKS` gives layers the blocks kept in `folder`. DataError: no such layers, or other blocks.
+    `BLOCKS`: the blocks kept in `folder`, else MissingError. DataError: unfit layers, or blocks.
     """
     if name == BLOCKS:
         lay_blocks(model, folder)
@@ -97,7 +97,7 @@ def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> 
 def locate_shape(ref: ModelSpec, access: Access) -> Path:
     """Return the folder of a model's `config.json`, here or from the hub; MissingError: none is.
 
-    That of `shape:512x8:MODEL` is written into the user's cache. A path at the hub is logged.
+    That of `shape:512x8:MODEL` is written to the user's cache. The path of a fetched one is logged.
     """
     if ref.id.startswith(SHAPE):
         shape, of = parse_shape(ref.id)

@@ -26,9 +26,9 @@ LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torc
 
 
 def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Return transformers' config of a folder, without `LEFTOVERS` but for a dtype that torch has.
+    """Return transformers' config of a folder without the keys `LEFTOVERS`, but for a valid dtype.
 
-    With `trust_remote_code`, or a `model_type` that transformers lacks, nothing is left out.
+    With `trust_remote_code`, or a `model_type` that transformers lacks, all keys are kept.
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoConfig

@@ -162,9 +162,9 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
 
 
 def with_marks(tokenizer: Any) -> Any:
-    """Return `tokenizer`, or an object of its `decode` alone that always writes marks of thoughts.
+    """Return `tokenizer` if it has no marks of thoughts, else an object whose `decode` keeps them.
 
-    Other special tokens are skipped if asked. Without its last mark a thought would seem an answer.
+    It skips other special tokens if asked. Without its last mark a thought would seem an answer.
     """
     special = special_tokens(tokenizer)
     hidden = {index for name, index in special.items() if not is_mark(name)}
@@ -345,7 +345,7 @@ def _replacements(rules: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(rule: Mapping[str, Any]) -> float:
-    """Return the factor, at least 1, by which a rule may lengthen a text."""
+    """Return how many times as long a `Replace` rule may make a text: 1 or more, 1 if malformed."""
     pattern, content = rule.get("pattern"), rule.get("content")
     if not isinstance(content, str) or not isinstance(pattern, Mapping):
         return 1.0  # nothing that the tokenizer reads

@@ -156,7 +156,7 @@ def encode_record(number: int, values: Mapping[str, Any]) -> bytes:
 
 
 def decode_record(line: bytes, number: int) -> dict[str, Any] | None:
-    """Return a line's record without `n` and `crc`; None unless it is whole record `number`."""
+    """Return a line's record without `n` and `crc`; None unless whole, with `number`, from 0."""
     head, mark, tail = line[:-TAIL], line[-TAIL : -TAIL + len(MARK)], line[-TAIL + len(MARK) :]
     if mark != MARK or tail != f'{zlib.crc32(head):08x}"}}\n'.encode():
         return None

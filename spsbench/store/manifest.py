@@ -124,7 +124,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return manifest
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
-        """Return id -> cell of the run, in order; DataError: fields of another version."""
+        """Return id -> cell, in order; DataError, naming `folder`: fields of another version."""
         try:
             cells = {name: Cell.from_json(values) for name, values in self.cells.items()}
             for name, cell in cells.items():
@@ -160,7 +160,7 @@ def refuse_differences(
     folder: Path,
     todo: str = "Give this one another folder, or start over with `overwrite`",
 ) -> None:
-    """Raise MismatchError where two manifests' fingerprints differ, naming fields and `todo`."""
+    """Raise MismatchError where fingerprints differ, with fields, `folder` and advice `todo`."""
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
             f"another configuration ({folder}): expected the one that the run was started with. "

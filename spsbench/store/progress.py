@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 def progress_in(
     folder: Path, manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
 ) -> Progress | None:
-    """Return the progress of the run in `folder` with the records `recorded`; None: it plans none.
+    """Return the progress of the run in `folder`, by its records' keys; None: it plans none.
 
     `cells` are those of its manifest; its logs tell whether a shard that has begun lacks some.
     """

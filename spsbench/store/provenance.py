@@ -189,8 +189,8 @@ def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:
 def compared_fields(cell: Cell) -> dict[str, Any]:
     """Return the compared and displayed fields of a cell in words; those of a model one by one.
 
-    Fields of `NEWER` are absent at their defaults. A field that is new in `Cell` is to be one of
-    them: fingerprints of older runs lack it, and would be refused on resume.
+    Fields of `NEWER` are absent at their defaults, as is an empty adapter. A field that is new in
+    `Cell` is to be one of them: fingerprints of older runs lack it, and would be refused on resume.
     """
     compared: dict[str, Any] = {}
     for name, values in (("target", cell.target), ("draft", cell.draft)):

@@ -220,7 +220,7 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
 def merge_runs(folders: Sequence[Path], out: Path) -> Manifest:
     """Merge runs of one configuration, as shards of machines; SpsError: unlike, or `out` is in use.
 
-    `out` appears atomically. Its manifest, the first run's, is returned. Scores are computed again.
+    `out` appears atomically, without audits or scores. Its manifest, the first run's, is returned.
     """
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")

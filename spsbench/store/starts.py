@@ -109,7 +109,7 @@ def machines(starts: Iterable[Start]) -> list[Machine]:
 
 
 def unlike(machines: Sequence[Machine]) -> Iterator[str]:
-    """Yield for each machine, 1 or more, the conditions that differ: `machine 1: cpu A`."""
+    """Yield `machine 1: cpu A, ...` for each: the conditions that not all share. Not for []."""
     names = dict.fromkeys(name for machine in machines for name in machine.features)
     first = machines[0].features
     differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]
@@ -119,7 +119,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 
 
 def memory_before(starts: Sequence[Start], provenance: Provenance) -> Memory | None:
-    """Return the memory by the last quiet start on a machine as `provenance` tells; or None."""
+    """Return the memory of the last start on a machine as of `provenance` without load, or None."""
     for start in reversed(starts):
         memory = start.provenance.memory
         alike = start.provenance.timing_conditions == provenance.timing_conditions

@@ -119,7 +119,7 @@ Along = SampledDraft | Proposed
 
 
 def pack(record: Any, renamed: str = "") -> dict[str, Any]:
-    """Return the plain fields of a record but `renamed`, which a line has under another name.
+    """Return field -> plain value of a record but for `renamed`, which a line names otherwise.
 
     An array becomes base64, of bytes or of single precision.
     """
@@ -288,7 +288,7 @@ class TraceWriter(HeadedLog):
         self.known.take(values, self.path)
 
     def declare(self, draft: DraftOf) -> None:
-        """Write a draft's identity, once; again if it is not exact. MismatchError: it is unlike."""
+        """Write a draft once, again when first inexact; MismatchError: its identity differs."""
         declared = self.known.drafts.get(draft.name)
         if declared is not None:
             refuse(draft, declared, self.path)

@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
     @property
     def codes(self) -> Codes:
-        """Return the bytes as codes [out, in] int8, half-precision scales and, of Q4_1, minima."""
+        """Return codes [out, in] int8, half-precision scales, and minima (None but of Q4_1)."""
         out = len(self.rows)
         blocks = self.rows.reshape(out, -1, _BYTES[self.kind])
         halves = 2 if self.kind == "Q4_1" else 1
@@ -97,7 +97,7 @@ def tensors_named(file: Path, names: Container[str]) -> dict[str, Tensor]:
 def _index_rows(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
     """Return (kind, inputs) -> rising hashes [n] of the rows of the file's matrices, and the rows.
 
-    The rows [n, bytes] are in the order of the hashes; matrices of other kinds are left out.
+    The rows [n, bytes] are in the order of the hashes; kinds beside `KINDS` are left out.
     """
     from gguf import GGUFReader
 

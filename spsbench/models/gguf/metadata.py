@@ -65,9 +65,9 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
 
 
 def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
-    """Return `query_pre_attn_scalar` of Gemma 2 and 3, which no key says; None: another `name`.
+    """Return `query_pre_attn_scalar` of the architecture `name`; None: neither Gemma 2 nor 3.
 
-    It is the width of a head, but for the largest model of each the width of the model by heads.
+    No key says it. It is a head's width, or for the largest of each the model's width by heads.
     """
     largest = {"gemma2": 46, "gemma3": 62}  # layers
     if name not in largest:

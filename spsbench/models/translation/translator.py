@@ -148,7 +148,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _missing(begun: bytes, content: bytes) -> int:
-    """Return how many bytes of `content` complete `begun`, 0 if empty; all if none completes it."""
+    """Return how many bytes of `content` complete the character `begun`; 0 of b"", else all."""
     if not begun:
         return 0
     for length in range(1, len(content) + 1):
@@ -184,7 +184,7 @@ class WordTokenizer:
             self.ids, self._ends = self.words(self.text)
 
     def _windowed(self, ends: list[int]) -> bool:
-        """Cut the last tokens again, in `ids` and `ends`; False: no common border, no change."""
+        """Cut the last of `ids`, `ends` in bytes, again; False: no shared border, no change."""
         cut = len(ends) - WINDOW
         while cut > 0 and self._splits(ends[cut - 1]):
             cut -= 1

@@ -107,8 +107,7 @@ async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Che
         await texts.connect(stack)
         audited, base = texts.servers[OWN], texts.servers.get(BASE)
         for name, server in texts.servers.items():
-            address = server.client.address
-            log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({address})")
+            log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({server.client.address})")
             if server.kind is Kind.OPENAI:
                 texts.remark(f"{name}: the engine is not known, so {OWN_CUTS}")
             if server.refused:

@@ -68,16 +68,14 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
         if not rows:
             texts.remark(f"logprobs: {name}: those of prompts are not known")
             continue
-        tokens = [prompt[1:] for prompt in prompts if len(prompt) > 1]
-        pairs = list(zip(tokens, rows, strict=True))
+        prompts = [prompt for prompt in prompts if len(prompt) > 1]
         listed = [
             dict(row).get(f"#{x}", -np.inf)
-            for ids, kept in pairs
-            for x, row in zip(ids, kept, strict=True)
+            for prompt, kept in zip(prompts, rows, strict=True)
+            for x, row in zip(prompt[1:], kept, strict=True)
         ]
-        due = [chances(weights, p[:1], p[1:]) for p in prompts if len(p) > 1]
-        apart = how_apart(np.array(listed), np.concatenate(due), np.array([]))
-        faults[f"{name}, prompts"] = apart
+        due = np.concatenate([chances(weights, p[:1], p[1:]) for p in prompts])
+        faults[f"{name}, prompts"] = how_apart(np.array(listed), due, np.array([]))
     for name, line in faults.items():
         texts.remark(f"logprobs: {name}: {line or 'equal'}")
     kinds = [GreedyKind.BUG if line else GreedyKind.IDENTICAL for line in faults.values()]

@@ -192,11 +192,8 @@ class CheckOptions(ProcessorSettings):
         return self._in_file(MAY_CHANGE)
 
     def _in_file(self, names: Iterable[str]) -> dict[str, Any]:
-        values = {name: getattr(self, IN_FILES.get(name, name)) for name in names}
-        values |= {"parts": self.parts} if "parts" in values else {}
-        values |= (
-            {"temperatures": [*map(float, self.temperature)]} if "temperatures" in values else {}
-        )
+        told = {"parts": self.parts, "temperatures": [*map(float, self.temperature)]}
+        values = {n: told.get(n, getattr(self, IN_FILES.get(n, n))) for n in names}
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 

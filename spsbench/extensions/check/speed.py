@@ -41,8 +41,7 @@ class Timed:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
         tokens = None if answer.miscount(most) else answer.tokens
-        count = len(answer.stamps)
-        return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
+        return cls(prompt, first, last - first, tokens, answer.seconds, len(answer.stamps), began)
 
     def sums(self) -> tuple[float, ...]:
         """Return the summands of the figures: TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE."""

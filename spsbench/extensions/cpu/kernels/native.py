@@ -162,10 +162,8 @@ def _digest(compiler: str) -> str:
 @functools.cache
 def _version(compiler: str) -> bytes:
     """Return the output of the compiler's `--version`."""
-    completed = subprocess.run(
-        [*compiler.split(), "--version"], capture_output=True, timeout=SECONDS
-    )
-    return completed.stdout
+    command = [*compiler.split(), "--version"]
+    return subprocess.run(command, capture_output=True, timeout=SECONDS).stdout
 
 
 def needs_llvm_openmp(compiler: str) -> bool:

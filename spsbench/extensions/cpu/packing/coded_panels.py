@@ -109,11 +109,8 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     if group % FILL:
         raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
     groups = room // group
-    return (
-        -(-layer.out_features // PANEL),
-        groups,
-        bytes_of_codes(room, group, layer.bits, layer.least) // groups,
-    )
+    size = bytes_of_codes(room, group, layer.bits, layer.least) // groups
+    return -(-layer.out_features // PANEL), groups, size
 
 
 def to_coded_panels(layer: OverCodes, side: int) -> Tensor:

@@ -41,9 +41,8 @@ class PanelLinear(Packed):
             # A model's dtype is that of the first parameter that is floating-point: there is one.
             self.wide = nn.Parameter(weight.new_empty(0, 0), requires_grad=False)
         self.weight = nn.Parameter(panels, requires_grad=False)
-        how = prefetch_arguments(prefetch_of(weight.dtype))
-        arguments = self.weight, self.bias, self.out_features, *how
-        self._product = BoundOperator(self.operator, *arguments)
+        how = self.out_features, *prefetch_arguments(prefetch_of(weight.dtype))
+        self._product = BoundOperator(self.operator, self.weight, self.bias, *how)
         self._rows = BoundOperator("rows", self.weight)
 
     @classmethod
@@ -74,9 +73,7 @@ def halvable(weight: Tensor) -> bool:
     if weight.dtype != torch.float32 or weight.shape[1] % DEPTH[torch.bfloat16]:
         return False
     # A bfloat16 is a float's upper half. Most others are seen in the first rows.
-    return not any(
-        bool((rows.view(torch.int32) & 0xFFFF).any()) for rows in torch.split(weight, PIECE)
-    )
+    return not any((rows.view(torch.int32) & 0xFFFF).any() for rows in torch.split(weight, PIECE))
 
 
 def widen_halves(numbers: Tensor) -> Tensor:

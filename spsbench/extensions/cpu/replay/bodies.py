@@ -86,8 +86,7 @@ class ModelBody:
         texts = None if cache_layers is None else self._texts(cache_layers, request)
         if cache_layers is None or texts is None:
             return None
-        tables = self._tables.rows(inputs)
-        return Operands([inputs.ids], tables, cache_layers, texts, request.end)
+        return Operands([inputs.ids], self._tables.rows(inputs), cache_layers, texts, request.end)
 
     def _cache_layers(self, cache: Any, end: int) -> Sequence[Any] | None:
         """Return the cache's layers, widened for one text; None: no room for `end` tokens."""
@@ -124,10 +123,8 @@ class ModelBody:
         """Return recordings of the model's pass at each size; keep its weights and tables."""
         model = self._model()
         self.weights = [*model.parameters(), *model.buffers()]
-        positions = [
-            torch.arange(before, before + size.tokens)
-            for size, before in zip(SIZES, PASTS, strict=True)
-        ]
+        pairs = zip(SIZES, PASTS, strict=True)
+        positions = [torch.arange(before, before + size.tokens) for size, before in pairs]
         with watch_experts(), one_rotation(model):  # experts are counted once
             passes = zip(SIZES, positions, strict=True)
             recordings = [self._record_size(size.kept, at) for size, at in passes]

@@ -7,6 +7,7 @@ or depends on the values of tensors, is refused. `merge_products` and `fuse_fact
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
@@ -163,8 +164,7 @@ class Recorder(TorchDispatchMode):
         self._weight_count = len(weights)
         for number, x in enumerate(weights):
             if x.numel():
-                begin = x.data_ptr()
-                place = begin, begin + x.nbytes, number
+                place = x.data_ptr(), x.data_ptr() + x.nbytes, number
                 self._weights.setdefault(storage_of(x), []).append(place)
         self.past = {} if cache is None else cache.storages
         self._unread = {storage_of(x) for x in masks}
@@ -409,10 +409,7 @@ def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
 
     Each product has the bits that it has in two steps.
     """
-    reads: dict[int, int] = {}
-    for step in steps:
-        for number in set(results_in(step)) - step.writes:
-            reads[number] = reads.get(number, 0) + 1
+    reads = Counter(n for step in steps for n in set(results_in(step)) - step.writes)
     fused: list[Instruction] = []
     for step in steps:
         last = fused[-1] if fused else step
@@ -423,7 +420,7 @@ def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
             sizes, count = step.n[:4], last.n[0]
             strides = [step.n[i : i + 4] for i in (4, 8, 12)]
             dense = strides == [_dense(sizes)] * 3 and prod(sizes) == count
-            alone = activated is not None and reads.get(activated.number) == 1
+            alone = activated is not None and reads[activated.number] == 1
             if dense and alone and multiplied == activated and factor != activated:
                 fused[-1] = last._replace(args=(argument, out, factor), writes=step.writes)
                 continue

@@ -173,8 +173,7 @@ class Sampled:
         return replace(finding, verdict=verdict, line=line)
 
     def _server_audit(self, name: str, rounding: Band, hides: bool) -> ServerAudit:
-        draft = self.draft is not None
-        return ServerAudit(name, rounding, self.plan.level, draft=draft, hides=hides)
+        return ServerAudit(name, rounding, self.plan.level, draft=bool(self.draft), hides=hides)
 
     def _paired(self, audits: Mapping[str, ServerAudit]) -> AuditWithBaseline:
         return AuditWithBaseline(
@@ -188,8 +187,7 @@ class Sampled:
         which emit it; else True. llama-server lists it, but may mask it until a text ends.
         """
         server = self.servers[name]
-        takes = "ignore_eos" not in server.refused
-        emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and takes
+        emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and "ignore_eos" not in server.refused
         return mode is not Mode.WEIGHTS and not emits_ends
 
     def _is_last(self, start: int, size: int) -> bool:

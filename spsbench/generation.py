@@ -217,7 +217,7 @@ def run_both(
 ) -> tuple[Generation, Generation]:
     """Warm up ArS and the cell, run them interleaved, and return both, ended, ArS first.
 
-    `show` gets the pieces of text of the cell's as they come.
+    `show` gets the pieces of each update of the cell's, an empty list too.
     """
     cells = cell.auto_regressive, cell
     warm_up(cells, loaded, prompt)
@@ -280,8 +280,8 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
     """Log the bytes that keys, values and states of a batch need; refuse what does not fit.
 
     `prompts` are their lengths in tokens: the longest, with the cell's new tokens, sets the bytes
-    of a row. A batch has `rows`, or as many as there are prompts. Raises OutOfMemoryError, which
-    names the bytes needed and free and how many rows fit, unless the free memory is unknown.
+    of a row. A batch has `rows`, or fewer if there are fewer prompts. Raises OutOfMemoryError,
+    which names the bytes needed and free and how many rows fit, unless free memory is unknown.
     """
     place = loaded.target.device
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]

@@ -45,11 +45,11 @@ _FILES: dict[str, str] = {}  # name of a module -> its file, as it was named
 
 
 def make(kind: Kind, spec: Spec, *site: Any) -> Any:
-    """Make the plug-in that `spec` names, with its arguments; opened at `site` if there is one.
+    """Make the plug-in that `spec` names, by its `open` with `site` and its arguments.
 
-    Raises UsageError for an unknown one, unknown or wrong arguments, or a ValueError of the
-    plug-in; PlugInError for one of others that fails or lacks what its kind has; else SpsError as
-    `plug_in`.
+    Without a site the constructor makes it. Raises UsageError for an unknown one, unknown or
+    wrong arguments, or a ValueError of the plug-in; PlugInError for one of others that fails or
+    lacks what its kind has; else SpsError as `plug_in`.
     """
     maker = plug_in(kind, spec)
     options = arguments(kind, spec, maker)
@@ -277,10 +277,7 @@ def line_in(path: str, error: BaseException) -> str:
 
 
 def place_in(module: str, error: BaseException) -> str:
-    """Return ` (rule.py, line 12)`, the last line of a plug-in's module that an error came through.
-
-    Empty where the error's traceback has no line of it.
-    """
+    """Return ` (rule.py, line 12)`, where `error` was last in a plug-in's module; "": nowhere."""
     path = str(getattr(sys.modules.get(module), "__file__", None) or "")
     line = line_in(path, error)
     return f" ({Path(path).name}{line})" if line else ""

@@ -72,7 +72,7 @@ decoder is `external` whose engine has the models.
 
 
 def _rows() -> Iterator[tuple[Any, list[str]]]:
-    """Yield the kind of each row of the table, and its columns."""
+    """Yield (kind, columns) of each row of the table, in order; a kind is "commands", too."""
     kind = ""
     for line in TABLE.splitlines():
         if line.startswith(" "):

@@ -47,9 +47,10 @@ class Adversary:
     async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
         """Play the scenarios of the parts; return "NAME, greedy" or "NAME, sampled" -> its result.
 
-        The greedy answers without drafts come first and are kept as `truths`, with the tokens that
-        are unlikely in them as `rare`. A sampled scenario that cannot be audited is left out. The
-        script is without drafts in the end, also after an error.
+        The greedy answers without drafts come first and are kept in `truths`, and ids that are in
+        none of their rows in `rare`. A sampled scenario that cannot be audited is left out; `draft`
+        (None: unknown), the server's draft model, adds a bet to each. The script is without drafts
+        in the end, also after an error.
         """
         texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
         results: dict[str, ServerGreedy | SampledResult] = {}
@@ -78,10 +79,11 @@ class Adversary:
         return results
 
     async def _greedy(self, name: str, asks: Sequence[Ask]) -> ServerGreedy:
-        """Play `name` and compare its greedy texts with `truths`; without drafts HELD is in doubt.
+        """Play `name`; return how its greedy texts compare with `truths`.
 
         In `END` a token half-way through each text ends it, in `STOP` a string from its first third
-        on; texts of `STOP` are compared letter by letter.
+        on; texts of `STOP` are compared letter by letter. `doubts` of the result say why HELD is in
+        doubt where no token is known to have been drafted.
         """
         texts, whole = self.texts, [text.text for text in self.truths]
         bases = [first_tokens(text, asks[0].tokens) for text in self.truths]
@@ -125,7 +127,8 @@ class Adversary:
     def _drafts(self, number: int, at: int) -> Mapping[str, list[int]]:
         """Return scenario -> the ids to draft after `at` tokens of the answer to prompt `number`.
 
-        A hash of both gives lengths and places of errors, so that none falls into step with rounds.
+        All scenarios are there, in the order of play; right ids are none past the end of the answer
+        in `truths`. A hash gives lengths and places of errors, so that none falls into step.
         """
         right = (self.truths[number].ids or [])[at : at + self.k]
         turn = crc32(f"{number} {at}".encode())

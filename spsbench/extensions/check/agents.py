@@ -65,7 +65,7 @@ class ReplyReader(AnswerReader):
         self.calls: dict[int, list[str]] = {}
 
     def _add(self, at: float, value: Any) -> None:
-        """Add an event of second `at`: its text, and its pieces of calls, joined by their index."""
+        """Add JSON `value` of second `at`: its text, and pieces of calls, joined by their index."""
         super()._add(at, value)
         for choice in wire.read_json(value, wire.Chunk).choices or ():
             part = choice.delta or choice.message or wire.ContentPart()
@@ -103,7 +103,7 @@ async def check_tools(texts: CheckTexts) -> ServerGreedy:
 
 
 async def check_streams(texts: CheckTexts) -> ServerGreedy:
-    """Compare streamed with whole chats: two own prompts, two of the plan, at each of `CUTS`."""
+    """Compare streamed and whole chats: two own prompts, two of the plan, each of `CUTS` tokens."""
     prompts = (*REQUESTS[:2], *texts.plan.texts[:2])
     requests: list[Request] = [
         (f"prompt {i + 1}, {tokens} tokens", chat(texts, prompt, tokens), {})
@@ -130,7 +130,7 @@ async def compare_forms(
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
     async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
-        """Return faults by request; add to `empty` names whose whole reply has no text, or call."""
+        """Return faults by request, kept under `attempt`; add names of empty replies to `empty`."""
         asks = [
             (f"{part}/{attempt}/{name}/{form}", replace(ask, stream=form), more)
             for name, ask, more in requests
@@ -165,7 +165,7 @@ async def compare_forms(
 
 
 async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> list[Reply]:
-    """Return server `name`'s replies to 1 or more `requests`; new ones are asked for and kept."""
+    """Return server `name`'s replies to 1 or more `requests`, in order: kept, or asked and kept."""
     server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
 
     async def post(ask: Ask, more: Mapping[str, Any]) -> Reply:

@@ -217,7 +217,7 @@ class ServerAudit(MethodAudit):
         return inject(self.evidence(), bias * self._looked_at, self._level, self.bands[0])
 
     def _visible(self, text: Columns) -> Bits | None:
-        """Return [n, k + 1] columns of tokens emitted before; note this text's. None: all are."""
+        """Return [n, k + 1] columns emitted before; add this text's to `_emitted`. None: all."""
         n, width = text.mass.shape
         if not self.hides:
             return None
@@ -237,7 +237,7 @@ class ServerAudit(MethodAudit):
 
     @property
     def shares(self) -> list[Test]:
-        """Return the shares of each alternative's set, tail and ends, unless those are certain."""
+        """Return the observed and due share of each set, the tail and ends, but of certain ones."""
         sets = [(alternative.name, i, DRAFT) for i, alternative in enumerate(self.alternatives)]
         return [
             share_test(tokens, direction, name)

@@ -139,7 +139,11 @@ class TopLists:
         return self._documented and not self._shows_outsiders
 
     def _compare(self, listed: Sequence["Listed"], prefix: int) -> None:
-        """Learn whether lists of one token are as documented: alike after equal prefixes."""
+        """Learn whether lists of one token are as documented: alike after equal prefixes.
+
+        The first prefix is `prefix`, a hash of the prompt, and each emitted token extends it. Once
+        they agree where chance would not, `_shows_outsiders` is set.
+        """
         for row in (row for row in listed if len(row.top) == 1):
             ((key, logprob),) = row.top
             if prefix in self._after:
@@ -206,10 +210,11 @@ class Listed(NamedTuple):
 
 
 def list_row(row: Stated, emitted: str, own: float) -> Listed:
-    """Return a row, likeliest first, with the emitted token if `own`, its logarithm, is stated.
+    """Return `row`, likeliest first, as `Listed`; `emitted` joins it with its logarithm `own`.
 
-    Entries from the first up to `UNLISTED` on are left out; one above 0 stays, and is in `total`.
-    A key with two different probabilities is of two tokens, and left out of `top`.
+    It does not where it is listed, or none is stated (`own` is -inf). Entries from the first up
+    to `UNLISTED` on are left out; one above 0 stays, and is in `total`. A key with two different
+    probabilities is of two tokens, and left out of `top`.
     """
     entries = resolve_row(row)
     is_cut = bool(entries) and any(key != emitted for key, _ in row[len(entries) :])

@@ -130,7 +130,7 @@ def unbalanced_in(base: Answer | None, text: Answer) -> str:
 def compare_best(
     texts: Sequence[Answer], bases: Sequence[Answer] | None, names: Sequence[str] = ()
 ) -> ServerGreedy:
-    """Compare greedy texts with the baseline's; None: with what the server states of them."""
+    """Compare greedy texts with `bases` of the baseline; None: with what each itself states."""
     if bases is not None:
         return compare_served("the baseline", bases, texts, names)
     stated = list(map(expect_by_itself, texts))
@@ -193,7 +193,7 @@ def third_is_a_bug(base: Answer) -> bool:
 
 
 def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
-    """Return a text of each row's likeliest token; of its key if that ties, or no row is stated."""
+    """Return each row's likeliest token as a text; `keys[i]` if it ties or row i is empty."""
     likeliest = []
     for key, row in zip(keys, map(resolve_distinct, rows), strict=False):
         is_best = not row or dict(row).get(key) == row[0][1]
@@ -233,8 +233,9 @@ def expect_by_weights(
 def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
     """Return the median nats between the server's and the weights' logarithms of greedy tokens.
 
-    `pairs` are of `expect_by_weights`. DataError: too many nats, or too many tokens that the
-    weights would not choose, show another model. Medians over texts decide: a bug may spoil a text.
+    `pairs`, 1 or more, are of `expect_by_weights`; one without a first text counts as equal.
+    DataError: too many nats, or too many tokens that the weights would not choose, show another
+    model. Medians over texts decide: a bug may spoil a text.
     """
     measured = []
     for base, text in pairs:

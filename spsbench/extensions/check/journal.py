@@ -82,7 +82,7 @@ class Journal:
         """Take these options as the header; MismatchError: kept answers depend on other options.
 
         If no server is asked, its address, the baseline and the weights may be others. Options that
-        may change in a resumed check are noted.
+        may change in a resumed check are noted. The file is written with the first answer.
         """
         header, kept = plan.header(), self._header
         may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
@@ -144,7 +144,7 @@ class Journal:
             ) from error
 
     def keep(self, key: str, value: Any) -> None:
-        """Append a value after waiting notes, durable on return; UsageError: the file is there."""
+        """Keep a value, in the file durably, after notes; UsageError: another check wrote it."""
 
         def check_header(_: dict[str, Any]) -> None:
             if not self.resumed:  # another check has written the file meanwhile

@@ -88,7 +88,7 @@ def chances(weights: LocalModel, prompt: Sequence[int], ids: Sequence[int]) -> F
 
 
 def accepted_in(answer: Answer, n: int) -> list[bool]:
-    """Return [n] whether tokens are accepted drafts, False before all steps; [] if not known."""
+    """Return [n] if each token is an accepted draft, False before the first step; []: unknown."""
     vllm = answer.counts.vllm
     steps = None if vllm is None else vllm.per_step_accepted
     if steps is None:

@@ -75,10 +75,10 @@ async def check_modes(
 
 
 async def check_json(texts: CheckTexts) -> ServerGreedy:
-    """Ask for JSON under schemas, count it; compare with the baseline, else with what is stated.
+    """Ask for JSON under schemas; compare with the baseline, else with what the server states.
 
-    All servers are asked; the result compares the texts of OWN, and its `reference` has the counts.
-    RefusedError, in a group: a server takes no schemas.
+    All servers are asked; the result compares the texts of OWN, and its `reference` tells how
+    many answers of each server are JSON. RefusedError, in a group: a server takes no schemas.
     """
     answers, shares = {}, []
     for name, server in texts.servers.items():
@@ -129,7 +129,7 @@ async def check_cache(texts: CheckTexts) -> ServerGreedy:
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Return prompt `index`, of a few in rotation, and those after it until `LONG` characters."""
+    """Join prompt `index`, of the first 4 in rotation, and those after it to `LONG` characters."""
     at = index % min(LONG_PROMPTS, len(prompts))
     text = prompts[at]
     while len(text) < LONG:

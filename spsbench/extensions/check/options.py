@@ -162,10 +162,7 @@ class CheckOptions(ProcessorSettings):
         return tuple(map(float, self.temperature)) or default
 
     def audits(self, temperature: float) -> bool:
-        """Return whether the probabilities of texts at `temperature` are known.
-
-        Servers state those of temperature 1; greedy texts keep the batch mixed.
-        """
+        """Return whether probabilities are known: by weights all above 0, else those of 1."""
         return temperature > 0 and (self.weights is not None or temperature == 1)
 
     @property
@@ -200,7 +197,7 @@ class CheckOptions(ProcessorSettings):
 def read_check_options(
     path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]
 ) -> CheckOptions:
-    """Return the kept options `values` under `given` ones; DataError: they have another version."""
+    """Return options `values`, kept in `path`, under `given` ones; DataError: another version's."""
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
         kept["temperature"] = tuple(map(str, kept["temperature"]))

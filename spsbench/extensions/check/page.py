@@ -56,7 +56,7 @@ def server(checked: Checked) -> str:
 
 
 def check_tables(checked: Checked) -> list[TextTable]:
-    """Return filled tables: shares, unlike greedy texts, scenarios, acceptance, speed, ratios."""
+    """Return the tables with rows: shares, unlike texts, scenarios, acceptance, speed, ratios."""
     listed = []
     rows: list[tuple[str, ...]]
     if sampled := checked.law:

@@ -152,16 +152,17 @@ class CheckTexts:
     def new_prompt(self, number: int) -> str:
         """Return a prompt that no other number has: with the number before it, if need be.
 
-        A server may draft from its earlier answers, whose prompts those of other parts are.
+        A server may draft from answers to other parts, whose prompts have no number.
         """
         texts = self.plan.texts
         is_new = set(self.plan.parts) == {"speed"} and number < len(texts)
         return texts[number] if is_new else f"({number + 1}) {texts[number % len(texts)]}"
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
-        """Return a request of `text`, else prompt `index`, with seed plus `index`; by weights' ids.
+        """Return a request of `text`, None: of prompt `index`, in rotation, with seed plus `index`.
 
-        It has text in a chat, without weights, and where server `name` takes no ids.
+        Its prompt is ids by the weights; text in a chat, without weights, and where server `name`
+        takes no ids.
         """
         plan, server = self.plan, self.servers[name]
         prompt: str | tuple[int, ...] = self.prompt(index) if text is None else text
@@ -188,8 +189,8 @@ class CheckTexts:
     async def answers_to(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
         """Return an answer to each of 1 or more (key, request), in order: kept ones, or new.
 
-        New ones are streamed where streams have all, and kept. Answers of OWN join `answers`,
-        lengths that are wrong are remarked, and the progress is reported after each.
+        New ones are streamed where streams have all, and kept under `name/key`. Answers of OWN join
+        `answers`, wrong lengths are remarked, and the progress is reported after each.
         """
         part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0

@@ -47,7 +47,7 @@ class Cut:
 
 
 def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
-    """Return the cut distributions [n, V], and [n] whether rounding cannot move the edge there."""
+    """Return distributions [n, V] under `cut`, and [n] whether rounding cannot move the edge."""
     probs = distributions_of(logits, WarpSettings(temperature)).probs
     sure = np.ones(len(logits), np.bool_)
     if not cut.moved or not len(probs):
@@ -158,7 +158,7 @@ class LocalModel:
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
-        """Return the first `n` stated rows as columns by id; tokens without one id are left out."""
+        """Return the first `n` rows as columns by id, none emitted; keys without an id drop out."""
         rows = [
             [(key if BY_ID.fullmatch(key) else f"#{self.ids[key]}", lp) for key, lp in row
              if BY_ID.fullmatch(key) or key in self.ids]

@@ -60,10 +60,7 @@ SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that the
 
 
 def report_kernels() -> Iterator[tuple[str, str]]:
-    """Yield (name, text): whether there are compiled kernels, else why not; how they read weights.
-
-    The latter for each dtype, kept from before or measured now.
-    """
+    """Yield (name, text): "kernels", compiled or why not; "weights", how each dtype's are read."""
     kernels = load_kernels()
     if isinstance(kernels, str):
         yield "kernels", f"none: {kernels}"
@@ -131,7 +128,7 @@ class Fast(Engine):
 
 
 def kind_of_session(model: PreTrainedModel) -> Kind:
-    """Return the kind of session for `model`: as registered, or of its engine, else `FastLM`."""
+    """Return what opens sessions of `model`: as registered, or of its engine, else `FastLM`."""
     if model in KINDS:
         return KINDS[model]
     chosen = engine_config_of(model)
@@ -267,8 +264,8 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
 def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
     """Pack linear layers and codes of `model` in place; set layouts and count of `packing`.
 
-    Its `reason` says why linear layers stay stock; codes are packed all the same, for inputs that
-    may be `rounded` to 8 bits. RuntimeError: torch lacks a feature here.
+    Its `reason` says why linear layers stay stock ("": they do not); codes are packed all the
+    same. `rounded`: their inputs may be, to 8 bits. RuntimeError: torch lacks a feature here.
     """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
@@ -288,7 +285,7 @@ def restore_model(model: PreTrainedModel, packing: Packing, reason: str) -> None
 
 
 def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
-    """Count experts of passes, pack those that kernels take; return shape -> "panels", or {}."""
+    """Have passes count experts; pack all if kernels take them: return shape -> "panels", or {}."""
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
@@ -298,10 +295,7 @@ def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
 
 
 def may_exchange_attention(model: PreTrainedModel) -> bool:
-    """Return whether attention may be exchanged: on a CPU, for `sdpa` or a model without `sdpa`.
-
-    A user's choice of another implementation stays.
-    """
+    """Return whether `model` is on a CPU with its usual attention: another is a user's choice."""
     only = not model._supports_sdpa and model._supports_attention_backend
     usual = "eager" if only else "sdpa"
     return model.device.type == "cpu" and bool(model.config._attn_implementation == usual)

@@ -172,7 +172,7 @@ def needs_llvm_openmp(compiler: str) -> bool:
 
 
 def processor() -> bytes:
-    """Return what /proc/cpuinfo says of kinds of processor and their abilities, else their name."""
+    """Return lines of /proc/cpuinfo on processors and abilities; without it, Python's name."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
@@ -209,10 +209,7 @@ def _call(command: list[str]) -> None:
 
 
 def _libraries() -> list[str]:
-    """Return the linker's arguments for torch's OpenMP.
-
-    Kernels share torch's threads, since two pools of threads would wait for each other.
-    """
+    """Return linker arguments for torch's OpenMP: two pools of threads would wait on each other."""
     home = Path(torch.__file__).parent
     openmp = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
     unneeded = ["-Wl,--as-needed"] if sys.platform == "linux" else []  # a second OpenMP

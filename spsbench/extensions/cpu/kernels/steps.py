@@ -114,7 +114,7 @@ class BoundOperator:
         return result
 
     def _keep_plan(self, key: Any, result: Tensor, step: Call, inputs: Sequence[Any]) -> None:
-        """Keep the plan of `step` for inputs of the form `key`, unless one tensor comes twice."""
+        """Keep the plan of `step` under `key`, unless one tensor is twice among its operands."""
         tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
         numbers = {id(x): n for n, x in enumerate(tensors)}
         if len(numbers) < len(tensors):
@@ -137,7 +137,10 @@ def run_op(name: str, *arguments: Any) -> Any:
 
 
 def run_now(name: str, *arguments: Any) -> tuple[Any, Call]:
-    """Run an operator past any recorder, unless its first input is empty; return result, step."""
+    """Run an operator, past any recorder; return its result and its step.
+
+    If its first input is empty, no step is run: there is nothing to fill.
+    """
     result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
         record = _record(step.name, tuple(range(1, 1 + len(step.args))), step.n, step.real)
@@ -195,7 +198,7 @@ def _expect(fits: bool, what: str) -> None:
 
 
 def _product(kernel: str) -> Callable[..., Planned]:
-    """Return the operator of products over panels `[out / 32, in / c, 32, c]` by a `kernel`."""
+    """Return the operator of products over panels [out / 32, in / c, 32, c]: product or tiles."""
 
     def planned(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int) -> Planned:
         halves = kernel == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
@@ -208,12 +211,12 @@ def _product(kernel: str) -> Callable[..., Planned]:
 
 
 def _coded_product(kernel: str) -> Callable[..., Planned]:
-    """Return the operator of products over codes in panels `[out / 32, bytes]` by a `kernel`."""
+    """Return the operator of products over codes in panels [out / 32, bytes]: product or dots."""
 
     def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Planned:
-        """Return an empty product [..., out] of `x` [..., width], and its step; or RuntimeError."""
+        """Return [..., out], empty, and its step; `layout`: room, group, bits, minima, prefetch."""
         room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
@@ -245,7 +248,7 @@ def _planned_product(
 
 
 def _norm(name: str, count: int) -> Callable[..., Planned]:
-    """Return the operator of a norm with `count` weights; after them its epsilon and rounding."""
+    """Return the operator of norm `name`: of x, `count` weights, epsilon, an RMS norm's kind."""
 
     def planned(x: Tensor, *more: Any) -> Planned:
         weights, (eps, *rounding) = more[:count], more[count:]
@@ -348,7 +351,7 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Call
 
 
 def _two(name: str) -> Callable[..., list[Call]]:
-    """Return what gives the steps of torch's `name`, of a tensor with another or with a number."""
+    """Return a function: result, tensor, tensor or number -> steps of torch's operator `name`."""
 
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Call]:
         by_number = not isinstance(b, Tensor)
@@ -379,10 +382,10 @@ def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Call]:
 
 
 def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Call:
-    """Return a step that fills `out` number by number; `a` and `b` may be narrower than it.
+    """Return a step that fills `out` number by number; `a` and `b` broadcast to it.
 
-    UncoveredPassError: more than `AXES` axes longer than 1, different dtypes, or one without
-    kernels.
+    `real` is the number of an operator with one. UncoveredPassError: more than `AXES` axes
+    longer than 1, different dtypes, or one without kernels.
     """
     axes = [axis for axis, size in enumerate(out.shape) if size > 1]
     missing = AXES - len(axes)

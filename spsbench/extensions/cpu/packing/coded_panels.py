@@ -116,7 +116,7 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
 def to_coded_panels(layer: OverCodes, side: int) -> Tensor:
     """Return the codes of a layer in panels [out / 32, bytes] uint8, as `quantised.c` reads them.
 
-    `side` inputs of an output lie side by side, in codes of 8 bits. Raises as `shape_of_panels`.
+    Of codes of 8 bits, `side` inputs of one output are adjacent. Raises as `shape_of_panels`.
     """
     count, groups, size = shape_of_panels(layer)
     panels, codes = empty((count, groups, size), torch.uint8), layer.codes
@@ -135,7 +135,7 @@ def to_coded_panels(layer: OverCodes, side: int) -> Tensor:
 
 
 def _words(part: Tensor, bits: int, side: int) -> Tensor:
-    """Return [groups, bytes...] uint8 of codes [groups, group, 32], as `to_coded_panels` says."""
+    """Pack codes [groups, group, 32], a byte each, as in panels; return uint8 [groups, ...]."""
     groups, group, _ = part.shape
     if bits == 8:
         paired = part.reshape(groups, group // side, side, PANEL).transpose(2, 3)

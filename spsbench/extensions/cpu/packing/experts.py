@@ -72,10 +72,7 @@ class PackedExperts(StandIn):
 
 
 def expert_shapes(model: PreTrainedModel) -> set[str]:
-    """Return the shapes of the experts' weights, as `outputs x inputs`.
-
-    Empty where there are no experts, or where those of some layer cannot be packed.
-    """
+    """Return shapes "OUTxIN" of experts' weights; empty: no experts, or some cannot be packed."""
     shapes: set[str] = set()
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
     for *_, module in expert_modules(model) if how in (STOCK, COUNTED) else ():

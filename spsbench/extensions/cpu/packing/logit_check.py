@@ -68,7 +68,7 @@ class LogitCheck:
             return False
 
     def holds_in_session(self, lm: LM) -> bool:
-        """Return whether `lm`, a new session, runs within bounds, also after a rollback."""
+        """Return whether `lm`, new, runs within bounds, also after a rollback; False: it raises."""
         ids = self._ids
         try:
             first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)

@@ -155,9 +155,10 @@ def unpackable(model: nn.Module) -> str | None:
 def pack_linear_layers(
     model: nn.Module, stock_shapes: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """Replace linear layers of `model` by packed ones; return shape and layout of each.
+    """Replace linear layers of `model` by packed ones; return ("OUTxIN", layout) of each.
 
-    One after another is packed: one at most is in memory twice. Layers of `stock_shapes` stay.
+    One after another is packed: one at most is in memory twice. Layers of `stock_shapes`, or
+    that no layout takes, stay.
     """
     packed = []
     tables = embeddings(model)

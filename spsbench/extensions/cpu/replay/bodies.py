@@ -78,7 +78,10 @@ class ModelBody:
         return self._has_run and self._outside.same()
 
     def operands(self, request: ModelRequest, passes: int) -> Operands | None:
-        """Return what the pass reads and writes, the cache widened; None: no program makes it."""
+        """Return what the pass reads and writes; None: no program makes it.
+
+        The cache is widened for `passes`, of which the requested one is the first.
+        """
         inputs = request.inputs
         if inputs.ids.dtype != torch.int64 or not inputs.ids.is_contiguous():
             return None
@@ -89,7 +92,7 @@ class ModelBody:
         return Operands([inputs.ids], self._tables.rows(inputs), cache_layers, texts, request.end)
 
     def _cache_layers(self, cache: Any, end: int) -> Sequence[Any] | None:
-        """Return the cache's layers, widened for one text; None: no room for `end` tokens."""
+        """Return layers that have keys, of one text widened; None: no room for `end` tokens."""
         if type(cache) is PreallocatedCache:
             while len(cache.layers) <= max(self._cache_forms):
                 cache.layers.append(cache.layer_class_to_replicate())
@@ -103,7 +106,7 @@ class ModelBody:
         return layers if all(layer.length < end <= layer.capacity for layer in layers) else None
 
     def _texts(self, cache_layers: Sequence[Any], request: ModelRequest) -> list[int] | None:
-        """Return a `text_record` for each kind of mask, joined; None: no program can read one."""
+        """Return the numbers of a text record for each kind of mask; None: one cannot be read."""
         if (texts := getattr(cache_layers[0], "texts", None)) is not None:
             return list(texts) * len(self._mask_layers)
         masks, numbers, m = request.inputs.masks, list[int](), request.size.tokens
@@ -245,7 +248,7 @@ class PositionTables:
 
 
 def tables_at(recording: Recording, recorded: Tensor, positions: Tensor) -> list[Tensor]:
-    """Return the recording's tables, computed for `positions`, as many as the `recorded` ones."""
+    """Return the recording's tables at `positions`, as many as `recorded`, at which it was made."""
     by_id: dict[int, Any] = {id(recorded): positions}
 
     def now(x: Any) -> Any:
@@ -304,7 +307,7 @@ class NetworkBody:
         return fits and all(layer.length > 0 for layer in layers)
 
     def operands(self, request: NetworkRequest, passes: int) -> Operands | None:
-        """Return what the pass reads and writes; None where no program can make it."""
+        """Return what the first of `passes` reads and writes; None: no program, or no room."""
         layers, mask, m = request.cache_layers, request.mask, request.size.tokens
         end = layers[0].length + m if layers else 0
         has_room = all(end + passes - 1 <= layer.capacity for layer in layers)
@@ -359,9 +362,10 @@ class CpuNetworkReplay:
     def roll_out(
         self, name: Hashable, rows: Tensor, tables: Sequence[Tensor], cache: Any, rolled: RollOut
     ) -> bool:
-        """Fill ids, and all but the first of `rows` [n + 1, X]; return whether a program did so.
+        """Draw ids and fill rows 1 to n of `rows` [n + 1, X]; return whether a program did so.
 
-        Row i + 1 is of the pass over the token that is drawn from the logits in row i.
+        Row i + 1 is of the pass over the token that is drawn from the logits in row i, from number
+        `rolled.start` on, and kept in `rolled.ids`. False: nothing has changed.
         """
         if name not in self.replays:
             return False

@@ -81,7 +81,7 @@ def way_of(module: nn.Module) -> int | None:
 
 @cache
 def _way(kind: Any) -> int | None:
-    """Return the kind of RMS norm by a trial in bfloat16; None: no kind agrees, or it fails."""
+    """Try class `kind`: return EARLY, LATE or PLUS; None: no kind agrees, or the trial fails."""
     x = torch.linspace(-2, 3, 2048, dtype=torch.bfloat16).reshape(32, 64)
     try:
         with torch.no_grad():
@@ -149,7 +149,7 @@ _rotate = BoundOperator("rotate")
 
 @contextmanager
 def one_rotation(layer: nn.Module) -> Iterator[None]:
-    """Let Python modules of `layer` that rotate as usual do so by one operator within the block."""
+    """Exchange rotation functions in `layer`'s Python modules, if `usual`, within the block."""
     modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
     with ExitStack() as stack:
         for module in modules:
@@ -164,10 +164,7 @@ def one_rotation(layer: nn.Module) -> Iterator[None]:
 def rotate(
     stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return `q` [1, H, m, D], `k` [1, H / g, m, D] rotated by `cos` and `sin` [1, m, D].
-
-    Other inputs are rotated as by `stock`.
-    """
+    """Return [1, heads, m, D] `q`, `k` rotated by tables [1, m, D]; other inputs, by `stock`."""
     if args or kwargs or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
         return stock(q, k, cos, sin, *args, **kwargs)
     return _rotate(q, cos, sin), _rotate(k, cos, sin)

@@ -66,7 +66,11 @@ class Draws(Structure):
 
     @classmethod
     def of(cls, rolled: RollOut, logits: Tensor, rows: Tensor) -> Self:
-        """Return the record of draws from `logits` [..., V'], then from results `rows` [n, X]."""
+        """Return the record of the draws of a roll-out.
+
+        The first draw is from `logits` [..., V'], each later one from the row of `rows` [n, X] that
+        the pass before it has made, from its number `rolled.start` on.
+        """
         size = rows.itemsize
         return cls(
             *(rolled.ids.data_ptr(), rolled.u.data_ptr(), logits.data_ptr()),

@@ -114,7 +114,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int = 0, *args: Any, **more: Any
     ) -> Any:
-        """Append `[1, heads, m, width]`; return views of all keys and values, 0 before these."""
+        """Append [1, heads, m, width]; return all keys and values, zeros for earlier tokens."""
         end = self.length + key_states.shape[2]
         if layer_idx not in self.past:
             sizes = [(1, x.shape[1], end, x.shape[-1]) for x in (key_states, value_states)]
@@ -186,7 +186,7 @@ class Recorder(TorchDispatchMode):
             return out
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Note our operator `name`; return its result, not computed where an input reaches it."""
+        """Note our operator `name`; return its result, unfilled where an input reaches it."""
         self._paused = True
         try:
             with _no_function_mode():
@@ -253,9 +253,9 @@ class Recorder(TorchDispatchMode):
         )
 
     def _named(self, step: Call, storages: set[int]) -> Instruction:
-        """Return a call with its operands by kind and number instead of tensors.
+        """Return a call, which makes `storages`, with named operands instead of tensors.
 
-        Of a step over the cache, its numbers end with layer and mask.
+        The numbers `n` of a step over the cache end with those of layer and mask.
         """
         n, args = step.n, step.args
         if step.past is not None:
@@ -291,8 +291,9 @@ class Recorder(TorchDispatchMode):
     def _operand(self, x: Tensor, past: Any) -> Operand:
         """Return the place of a tensor; a table or constant that is new gets a number.
 
-        UncoveredPassError: keys, values or a mask outside of attention, or a tensor that is no
-        input, result, function of positions, weight or single number.
+        Keys and values have one in steps over the cache: `past` is not None. UncoveredPassError:
+        keys, values or a mask in others, or a tensor that is no input, result, function of
+        positions, weight or single number.
         """
         storage, at = storage_of(x), x.data_ptr()
         if storage in self._made:

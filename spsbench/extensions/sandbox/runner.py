@@ -293,10 +293,8 @@ class _JailProcess:
         if (lines := self._report()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
             word, _, detail = lines.partition(" ")
             return Outcome(ENDINGS.get(word, ProgramVerdict.ENDED_EARLY), detail, seconds)
-        if killed is ProgramVerdict.TIMED_OUT:
-            return Outcome(killed, "", seconds, wall_only=True)
         if killed is not None:
-            return Outcome(killed, "", seconds)
+            return Outcome(killed, "", seconds, wall_only=killed is ProgramVerdict.TIMED_OUT)
         code = self._process.returncode
         number = -code if code < 0 else code - 128
         late = number == signal.SIGKILL and seconds > 0.98 * self._limits.timeout

@@ -17,12 +17,7 @@ from typing import Any
 from spsbench.benchmark.estimate import estimate_times
 from spsbench.benchmark.jobs import Rooms, digest_of_ids, part_jobs, samples_of, uncut
 from spsbench.benchmark.maker import RecordMaking
-from spsbench.benchmark.models import (
-    Models,
-    folders_for,
-    memory,
-    resolve_experiment,
-)
+from spsbench.benchmark.models import Models, folders_for, memory, resolve_experiment
 from spsbench.benchmark.run import Run
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError

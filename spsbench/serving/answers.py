@@ -114,8 +114,8 @@ class Answer:
         if not self.spelled:
             return ""
         whole = (self.text, self.reasoning, self.spelled)
-        text, reasoning, spelled = (letters(part, ascii_only=not all(map(str.isascii, whole)))
-                                    for part in whole)  # fmt: skip
+        ascii_only = not all(map(str.isascii, whole))
+        text, reasoning, spelled = (letters(part, ascii_only=ascii_only) for part in whole)
         if text not in spelled or reasoning not in spelled:
             return "lists tokens that do not spell its text"
         return ""

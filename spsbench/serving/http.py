@@ -342,8 +342,7 @@ class Client:
             if not body.end and now() < latest:
                 raise
             if not body.end:
-                line = f"no end of the answer within {self.limits.whole:g} s"
-                raise AttemptError(line) from None
+                raise AttemptError(f"no end of the answer within {self.limits.whole:g} s") from None
         body.close(time.perf_counter() - began)
 
     def _refuse(self, body: ResponseBody) -> NoReturn:

@@ -37,10 +37,7 @@ class ScoringOptions:
     )
     memory: Annotated[
         int,
-        Option(
-            SANDBOX,
-            between(LEAST_MEMORY, MOST_MEMORY, f"{LEAST_MEMORY} to {MOST_MEMORY} MiB"),
-        ),
+        Option(SANDBOX, between(LEAST_MEMORY, MOST_MEMORY, f"{LEAST_MEMORY} to {MOST_MEMORY} MiB")),
     ] = DEFAULT.memory
     i_understand_this_runs_untrusted_code: Annotated[bool, Option(SANDBOX)] = False
     workers: Annotated[

@@ -33,8 +33,7 @@ TRIAL_TEXTS = 64  # a fourth of them is held out
 MAX_DEPTHS_SHOWN = 4  # depths in a line
 WITHOUT = {"shard", "score", *OF_CELL} - {*TRAINED, *options_of(Training)}
 commands = typer.Typer(
-    no_args_is_help=True,
-    help="Train a drafter for a target, on texts that the target writes.",
+    no_args_is_help=True, help="Train a drafter for a target, on texts that the target writes."
 )
 
 

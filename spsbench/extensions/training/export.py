@@ -167,8 +167,7 @@ def finish(
         "command": shlex.join(command) or "spsbench.extensions.training.command",
     }
     replace_file(out / "README.md", card(loop, facts).encode())
-    mark = mark_of(loop.teacher.model)
-    figures = {**loop.chosen.to_json(), **facts, "target_mark": mark}
+    figures = {**loop.chosen.to_json(), **facts, "target_mark": mark_of(loop.teacher.model)}
     replace_file(out / TRAINING, (json.dumps(figures, indent=1) + "\n").encode())
     title = f"{student.drafter} for {target}"
     replace_file(folder.curve, png(curve(loop.evaluations, title)))

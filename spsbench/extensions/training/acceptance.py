@@ -82,7 +82,7 @@ def measure_acceptance(
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
     s_d] over texts drawn from q. Here c = min(1, p/q) of the text's own token, and with s = sum
     min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
-    only sample in the estimate, and are resampled for its intervals. Without rounds all is empty.
+    only sample, and are resampled for intervals. All texts too short for a draft: `Evaluation()`.
     """
     rows = [row for batch in batches for row in _score_batch(student, teacher, batch, warp)]
     if not rows:
@@ -107,9 +107,9 @@ def measure_acceptance(
 
 @torch.no_grad()
 def _score_batch(student: Student, teacher: Teacher, batch: TextBatch, warp: Warp) -> list[Row]:
-    """Return for each text with a round the [D] expected rounds that keep a depth, and come to it.
+    """Return (kept, came) of each text with a round: [D] expected rounds that keep, reach a depth.
 
-    A round begins where a whole draft fits before a text's end, and depth 0 is predicted.
+    A round begins at each row that depth 0 predicts with D tokens, a whole draft, left in the text.
     """
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
     sums: list[Row] = []
@@ -145,7 +145,7 @@ def _chances(
 ) -> tuple[Tensor, Tensor]:
     """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host.
 
-    Both are 0 at rows that are not predicted. `ids`: [Vd] tokens of the columns; None: all tokens.
+    Rows not predicted are 0. `ids`: [Vd] tokens of the columns (None: all); `warp`: logits -> p.
     """
     q = warp(output.logits.flatten(0, 1)[prediction.rows])
     logits = prediction.logits.to(q.dtype)
@@ -168,7 +168,10 @@ CONTEXT = 256  # cached tokens at which the cost of a round is taken
 
 
 def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
-    """Return the best predicted speed-up of `method` and its K, among the depths of `reach`."""
+    """Return the best predicted speed-up of `method`, and its K, 1 to the length of `reach`.
+
+    `reach[d]`: the chance that a round keeps d + 1 tokens or more; there is one item or more.
+    """
     context = min(CONTEXT, costs.passes.contexts[-1])
     plain, gains = costs.round(PLAIN, 0, 0, context).sum(0), []
     for k in range(1, len(reach) + 1):

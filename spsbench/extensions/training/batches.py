@@ -63,19 +63,13 @@ def collate_within(texts: Sequence[Text], tokens: int, device: torch.device) -> 
 
 
 class Batches:
-    """Texts of each step, in an order that each epoch shuffles anew.
-
-    Args:
-        texts: training texts.
-        tokens: tokens of a batch, padding included.
-        seed: seed of the order.
-    """
+    """Texts of each step, one or as many as fit `tokens` with padding; each epoch shuffles them."""
 
     def __init__(self, texts: Sequence[Text], tokens: int, seed: int) -> None:
         self.texts, self.seed = list(texts), seed
         longest = max(len(prompt) + len(text) for prompt, text in texts)
-        self.count = max(1, tokens // longest)
-        self.epoch = -(-len(self.texts) // self.count)
+        self.count = max(1, tokens // longest)  # texts of a step
+        self.epoch = -(-len(self.texts) // self.count)  # steps
 
     def chosen(self, step: int) -> list[int]:
         """Return the numbers of a step's texts, fewer in the last step of an epoch."""
@@ -101,24 +95,14 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class TeacherOutput:
-    """Output of the target over a batch, without gradients.
+    """Output of the target over a batch, without gradients."""
 
-    Attributes:
-        hidden: layer -> [B, T, D], numbered as in transformers; -1 is the last.
-        logits: [B, T, V].
-    """
-
-    hidden: Mapping[int, Tensor] | Sequence[Tensor]
-    logits: Tensor
+    hidden: Mapping[int, Tensor] | Sequence[Tensor]  # [B, T, D] by transformers' layer, -1: last
+    logits: Tensor  # [B, T, V]
 
 
 class Teacher:
-    """A loaded target that computes hidden states and logits over batches.
-
-    Args:
-        model: a transformers model, without gradients.
-        vocab: number of tokens; logits beyond are padding.
-    """
+    """A loaded target, run over batches without gradients; logits from `vocab` on are left out."""
 
     def __init__(self, model: PreTrainedModel, vocab: int) -> None:
         self.model, self.vocab = model, vocab

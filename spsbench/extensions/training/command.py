@@ -68,10 +68,10 @@ def show_evaluation(loop: Any) -> None:
 
 
 def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
-    """Train, print the folder of the result or, with `json`, its figures; return the exit code.
+    """Train a `what`, draft or head, and return the exit code; stdout has the result's folder.
 
-    A signal stops the training, with its own exit code and a line of how to go on. The process is
-    set to keep the memory that it frees (`keep_memory`).
+    With `json` its figures are there instead; progress goes to stderr. A signal stops the training,
+    with its own exit code and a line of how to go on. The process keeps the memory that it frees.
     """
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
@@ -111,12 +111,13 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
 
 
 def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> str:
-    """Train a plan's drafter for some steps on texts of its target; return a sentence of the gain.
+    """Train a plan's drafter for `steps` on texts of its target; return a sentence on the gain.
 
-    It begins with a blank. Both figures are of the same held-out texts, at costs measured here.
-    `cell` has that drafter, under the adapter; without a draft nothing is trained. The training is
-    in `trial` of the plan's `folder`, and is resumed there. `options` are those of `sps plan`, with
-    `prompts`; the training takes those that it has too.
+    It begins with a blank, and compares speed-up and alpha before and after, of the same held-out
+    texts at costs measured here; where `cell` has no draft, it says that nothing is trained. `cell`
+    has the plan's drafter, under the adapter. The training is in `trial` of the plan's `folder`,
+    and is resumed there. `options` are those of `sps plan`, with `prompts`; the training takes
+    those that it has too.
     """
     if cell.draft is None:
         return " No trial: no drafter with weights is planned."

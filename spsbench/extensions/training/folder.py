@@ -52,7 +52,10 @@ class Folder:
 
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
-        """Remove a new folder if an `SpsError` leaves this block before the first text."""
+        """Remove a new folder if an `SpsError`, which is passed on, comes before the first text.
+
+        It stays with files beside the lock, the manifest and a log without a text.
+        """
         try:
             yield
         except SpsError:
@@ -65,10 +68,10 @@ class Folder:
 
 
 def open_training(place: OutputFolder) -> Folder:
-    """Return the folder that a user names, created if need be, whatever is in it.
+    """Return the folder that a user names, else `trained`, made if need be, whatever is in it.
 
-    `overwrite` moves an older one aside; InUseError: a training is at work there. SpsError: the
-    folder cannot be made or moved.
+    With `overwrite` an older one is renamed first; InUseError: a training is at work there.
+    SpsError: the folder cannot be made or renamed.
     """
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:

@@ -62,32 +62,20 @@ LATE = (
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """Loop that trains a student on its target; `run` continues from the newest checkpoint.
-
-    Attributes:
-        student: the network that learns.
-        teacher: the target.
-        batches: training texts.
-        folder: folder of the checkpoints.
-        dtype: dtype of matrix products.
-        ends: tokens that end a text of the student's own.
-        best_gain: predicted speed-up of a reach, where costs are known.
-        watch: callback after each evaluation.
-        stop: returns whether to stop; polled after each step.
-    """
+    """Loop that trains a student on its target; `run` continues from the newest checkpoint."""
 
     student: Student
-    teacher: Teacher
+    teacher: Teacher  # the target
     batches: Batches
-    held_out: Sequence[TextBatch]
+    held_out: Sequence[TextBatch]  # texts of the evaluations
     options: DraftTraining | HeadTraining
     loss_spec: Spec
-    folder: Path
-    dtype: str = FLOAT32
-    ends: frozenset[int] = frozenset()
-    best_gain: Callable[[Sequence[float]], Gain] | None = None
-    watch: Callable[["TrainingLoop"], None] = lambda loop: None
-    stop: Callable[[], bool] = lambda: False
+    folder: Path  # of the checkpoints
+    dtype: str = FLOAT32  # of matrix products
+    ends: frozenset[int] = frozenset()  # tokens that end a text of the student's own
+    best_gain: Callable[[Sequence[float]], Gain] | None = None  # of a reach; None: no costs known
+    watch: Callable[["TrainingLoop"], None] = lambda loop: None  # called after each evaluation
+    stop: Callable[[], bool] = lambda: False  # polled after each step; True stops the training
     evaluations: list[Evaluation] = field(default_factory=list)
     step: int = 0
     steps: int = 0  # in the whole training; 0: not known yet
@@ -143,9 +131,10 @@ class TrainingLoop:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the predicted seconds until the end, at most those left of `OVERRUN` * `minutes`.
+        """Return the predicted seconds until the end, 0 or more; None before the first of `steps`.
 
-        With `steps` there is no limit. Before the first step: the minutes, or None with `steps`.
+        Without `steps` they are at most those left of `OVERRUN` times the minutes; before the first
+        step, those of all the minutes.
         """
         timed, limit = self.options.steps is None, self.options.minutes * 60
         if self.step == 0:
@@ -195,9 +184,9 @@ class TrainingLoop:
         return total / rows
 
     def _batch(self, step: int, numbers: Sequence[int]) -> TextBatch:
-        """Return texts as a batch; in on-policy steps their prompts as the student continues them.
+        """Return the texts `numbers` as a batch; in on-policy steps the student continues prompts.
 
-        Such a text is as long as its own at most, a function of the weights, the seed and the step.
+        Each is as long as the text's own at most, a function of the weights, the seed and the step.
         """
         texts, options, device = self.batches.texts, self.options, self.teacher.parts.device
         chosen = [texts[i] for i in numbers]
@@ -245,10 +234,11 @@ class TrainingLoop:
     def _distributions(
         self, prediction: StudentPrediction, batch: TextBatch, q: Tensor, temperature: float
     ) -> Distributions:
-        """Return log p, q and log q at a prediction's rows; without q where `q` is empty.
+        """Return log p, q and log q, [N, Vd], at a prediction's rows; without q where `q` is empty.
 
-        `q` is [continuation rows, Vd]. p is of logits over `temperature`, above 0; tokens are
-        columns of p, -1 where a token has none.
+        `q` has a row for each of the batch's that predicts a continuation, in order. p is the
+        softmax of logits over `temperature`, above 0; `tokens` are the next ones as columns of p,
+        -1 where p has none.
         """
         tokens, ids = batch.next_tokens[prediction.rows], self.student.ids
         if ids is not None:

@@ -99,7 +99,7 @@ STEEP = 3.0
 
 
 def hybrid(d: Distributions, steep: float = STEEP) -> Tensor:
-    """Return `w KL(q || p) + (1 - w) TV(p, q)` with w = exp(-steep alpha), without gradient.
+    """Return `w KL(q || p) + (1 - w) TV(p, q)`, where w = exp(-steep alpha) has no gradient.
 
     Alpha is the acceptance of the position: KL dominates while alpha is low, total variation when
     it is high. Source: LK hybrid (arXiv 2602.23881).

@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def find_task(name: str, flag: str, expected_content: str) -> Any:
-    """Return the task `name`; UsageError: there is none. MissingError: it is a file's name.
+    """Return the task of a spec such as `xsum:data=mini`; UsageError: there is none.
 
-    `flag` is the option that named it, and `expected_content` that of a file, for messages.
+    MissingError: `name` ends as a file of prompts does. In messages, `flag` is the option that
+    named it, and `expected_content` what such a file has.
     """
     path = Path(name).expanduser()
     if path.suffix in PROMPT_FILES:
@@ -54,13 +55,9 @@ KEYS = ("prompt", "document", "text")  # columns of a file's rows that may hold 
 
 
 class BenchmarkIndex:
-    """Texts of tasks and files, indexed by runs of words, to detect benchmark texts.
+    """Texts of the tasks and files `sources`, by runs of words, to detect texts of benchmarks.
 
-    Args:
-        sources: names of tasks and files.
-
-    Raises:
-        SpsError: a file is missing, or is no data.
+    SpsError: a file is missing, or is no data.
     """
 
     def __init__(self, sources: Iterable[str] = TASKS) -> None:
@@ -114,7 +111,10 @@ def _distinct(text: str) -> np.ndarray:
 
 
 def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of each text of a task or a file; SpsError: neither, or unusable."""
+    """Yield (place, text) of each text of a task or a file; SpsError: neither, or unusable.
+
+    The place is a sample's id, a row, or such as `paragraph 3`; a task's texts are its prompts.
+    """
     path = Path(name).expanduser()
     if path.suffix == ".txt":
         for number, part in enumerate(paragraphs(path, "`not_from`"), start=1):

@@ -77,23 +77,16 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Trainer:
-    """Trains one drafter, in a folder that can be continued.
-
-    Args:
-        pair_options: the target's settings, as options of `spsbench.load`.
-        command: command line of the user, for the model card.
-        watch: called with the `TrainingLoop` after each evaluation.
-        stop: polled between pieces of work; True ends the work and keeps finished pieces.
-    """
+    """Trains one drafter, in a folder that can be continued."""
 
     target: ModelSpec
     options: DraftTraining | HeadTraining
-    pair_options: Mapping[str, Any]
+    pair_options: Mapping[str, Any]  # the target's settings, as options of `spsbench.load`
     place: OutputFolder
     access: Access
-    command: Sequence[str] = ()
-    watch: Callable[[Any], None] = ignore
-    stop: Callable[[], bool] = lambda: False
+    command: Sequence[str] = ()  # command line of the user, for the model card
+    watch: Callable[[Any], None] = ignore  # called with the `TrainingLoop` after each evaluation
+    stop: Callable[[], bool] = lambda: False  # polled; True ends the work, finished pieces stay
 
     def run(self) -> Trained | None:
         """Open the models, get texts, train and export; None if stopped: `resume` continues.
@@ -226,8 +219,9 @@ class Trainer:
     ) -> Callable[[Sequence[float]], Gain] | None:
         """Return a function from a reach to its best gain, by the costs of a round; None: no costs.
 
-        Costs are `measured`, or of the folder, or measured here and kept there; they depend on the
-        drafter's shape alone. Without those of the drafter a note is logged.
+        Costs are `measured`, the `Costs` that a user gave; else, unless `cost_seconds` is 0, the
+        folder's, or measured here with the drafter in `result`. They depend on its shape alone, and
+        are kept in the folder. Without those of the kind `drafter` a note is logged: None.
         """
         options = self.options
         if measured is not None:

@@ -95,25 +95,15 @@ def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
 
 @dataclass
 class Writer:
-    """Generator of a target's texts in batches; batch i is a function of the seed and i.
+    """Generator of a target's texts in batches; batch i is a function of the seed and i."""
 
-    Args:
-        model: the target.
-        tokenizer: the target's tokenizer.
-        eos: tokens that end a text.
-        vocab: number of tokens.
-        options: number of texts, their length and temperature.
-        chat: whether to use the target's chat template.
-        prompts: the user's prompts, as `collect_prompts` reads them.
-    """
-
-    model: PreTrainedModel
+    model: PreTrainedModel  # the target
     tokenizer: Any
-    eos: frozenset[int]
-    vocab: int
+    eos: frozenset[int]  # tokens that end a text
+    vocab: int  # number of tokens
     options: Training
-    chat: bool
-    prompts: Sequence[list[int]]
+    chat: bool  # whether to use the target's chat template
+    prompts: Sequence[list[int]]  # the user's, as `collect_prompts` reads them
 
     def __post_init__(self) -> None:
         together, missing = self.options.together, self.options.count - len(self.prompts)
@@ -122,7 +112,7 @@ class Writer:
         self.batches = self._user_batches + -(-self._invented_count // together)
 
     def batch(self, index: int) -> list[Text]:
-        """Return (prompt, continuation) pairs of batch number `index`, the user's prompts first."""
+        """Return the (prompt, continuation) pairs of a batch; the first have the user's prompts."""
         together, invented_index = self.options.together, index - self._user_batches
         if invented_index < 0:
             prompts = self.prompts[index * together : (index + 1) * together]
@@ -132,7 +122,10 @@ class Writer:
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _invented(self, index: int, count: int) -> Iterator[list[int]]:
-        """Yield `count` prompts of BOS; in a chat at most as many questions, by the target."""
+        """Yield `count` prompts of BOS; in a chat, up to `count` questions that the target writes.
+
+        A question without text is left out. `index` is the number of the batch.
+        """
         if not self.chat:
             yield from [bos_prompt(self.tokenizer, self.eos)] * count
             return
@@ -185,7 +178,8 @@ def read_texts(
 ) -> TargetTexts:
     """Return the texts of a file, without duplicates; DataError: damaged, or none is left.
 
-    Texts of fewer than two tokens are left out, and those of `overlap`; a line counts both.
+    Texts of fewer than two new tokens are left out, and those that, by `decode`, repeat a text of
+    `overlap` (None: none do); a line counts both, and `left_out` in the header.
     """
     header = read_head(path)
     vocab = header.get("vocab", 0)
@@ -269,7 +263,10 @@ def parse_object(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
-    """Yield a line's (prompt, continuation) pairs; DataError unless all are token ids."""
+    """Yield (prompt, continuation) of each item of `texts` in a line's object, none without it.
+
+    `number`: the line's, for messages. DataError: a part is no list of ids below `vocab`.
+    """
     for item in row.get("texts", ()):
         parts = (item.get("prompt"), item.get("text")) if isinstance(item, dict) else (None, None)
         for part in parts:

@@ -55,7 +55,10 @@ class Chained(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield `depth` predictions: number d is of continuations' rows from 1 + d on, if any."""
+        """Yield `depth` predictions, of N rows each, 0 or more.
+
+        Number d, from 0, is of those rows of continuations that are 1 + d or later in their text.
+        """
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length

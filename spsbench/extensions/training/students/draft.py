@@ -70,7 +70,7 @@ class DraftStudent(Student):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield one prediction, of all rows that predict a continuation, `depth` times."""
+        """Yield the same prediction, of all rows that predict a continuation, `depth` times."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)

@@ -43,7 +43,7 @@ class UnrollCache:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: object
     ) -> tuple[Tensor, Tensor]:
-        """Append [1, heads, m, width] keys and values of a layer; return all of them."""
+        """Append a pass's keys and values, [1, heads, m, width]; return a layer's of all passes."""
         if layer_idx in self._layers:
             keys, values = self._layers[layer_idx]
             key_states = torch.cat([keys, key_states], 2)
@@ -108,8 +108,9 @@ class EagleStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield `depth` predictions: number d is of the continuations' rows from 1 + d on.
+        """Yield `depth` predictions, a pass each.
 
+        Number d, from 0, is of those rows of continuations that are 1 + d or later in their text.
         Each pass reads the features that the pass before it wrote. `extra` is the weighted feature
         loss of kinds that have one.
         """
@@ -195,7 +196,7 @@ class Eagle3Student(EagleStudent):
 
 
 def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
-    """Return the keys that every config.json of speculators has; `depth`: tokens of a draft."""
+    """Return the keys that speculators' config.json has for any `kind`; `depth`: tokens drafted."""
     proposal = {"proposal_type": "greedy", "speculative_tokens": depth}
     return {
         "speculators_model_type": kind,
@@ -241,7 +242,7 @@ class FalconStudent(HeadStudent):
     def predict(
         self, batch: TextBatch, output: TeacherOutput, depth: int
     ) -> Iterator[StudentPrediction]:
-        """Yield a prediction for each slot of a block, at most `depth`, with the feature loss."""
+        """Yield the predictions, with feature losses, of a block's first slots, `depth` at most."""
         (texts, length), dtype = batch.ids.shape, next(self.network.parameters()).dtype
         last, k, rows = output.hidden[-1].to(dtype), self.network.block, length - 1
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)

@@ -29,7 +29,10 @@ class MtpStudent(EagleStudent):
     sizes = (("window", "window"),)
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MtpShape:
-        """Return the shape of a layer of the target, and keep its config; UsageError: `inner`."""
+        """Return the shape of a layer as the target's; set `layer_values`, its config, for files.
+
+        UsageError: `inner` is given.
+        """
         if options.inner is not None:
             raise UsageError(
                 "`inner` with `kind` mtp: expected the target's own, of a copy of its last layer. "
@@ -43,7 +46,7 @@ class MtpStudent(EagleStudent):
     def initialise(self, target: HeadTarget, seed: int) -> None:
         """Copy the target's last layer of the same tensors; other matrices are random by `seed`.
 
-        To `fc` the feature is added. UsageError: the target has no such layer.
+        The part of `fc` that reads the feature has the identity added. UsageError: no such layer.
         """
         network, width = self.network, self.shape.width
         network.layer.to_empty(device="cpu")  # a layer of transformers is made on `meta`

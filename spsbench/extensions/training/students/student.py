@@ -26,17 +26,11 @@ from spsbench.pair.export import write_head
 
 @dataclass(frozen=True, slots=True)
 class StudentPrediction:
-    """Prediction of a student for one depth.
+    """Prediction of a student for one depth."""
 
-    Attributes:
-        rows: [N] rows of the batch that are predicted, all in the continuations of texts.
-        logits: [N, Vd] logits of the token after each.
-        extra: [N] auxiliary loss of the student's kind, added to the user's loss.
-    """
-
-    rows: Tensor
-    logits: Tensor
-    extra: Tensor | None = None
+    rows: Tensor  # [N] rows of the batch that are predicted, all in the continuations of texts
+    logits: Tensor  # [N, Vd] of the token after each row
+    extra: Tensor | None = None  # [N] auxiliary loss of the student's kind, added to the user's
 
 
 class Student(ABC):
@@ -98,12 +92,7 @@ class HeadTarget(NamedTuple):
 
 
 class HeadStudent(Student):
-    """A head in training, in the sizes of its target.
-
-    Args:
-        options: settings of the training.
-        target: the target that the head learns from.
-    """
+    """A head in training, in the sizes of its target."""
 
     network: Any
     network_class: ClassVar[type[HeadModule]]
@@ -146,7 +135,7 @@ class HeadStudent(Student):
         """Return the config.json of the head's format."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the network's own weights by their names in the head's format."""
+        """Return the network's own weights, not copied, by their names in the head's format."""
         prefix, file_prefix = self.renamed
         weights = self.network.state_dict().items()
         return {
@@ -205,7 +194,7 @@ SPREAD = 0.02
 def init_weights(network: nn.Module, seed: int) -> None:
     """Initialise all weights in place by `seed`: norms are 1, biases 0, matrices normal.
 
-    Their deviation is `SPREAD` at the end of a sublayer, else the root of 1 / inputs.
+    Matrices deviate by `SPREAD` in `o_proj` and `down_proj`, else by the root of 1 / inputs.
     """
     draw = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():

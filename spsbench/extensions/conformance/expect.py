@@ -136,7 +136,7 @@ def deliver(
 
 
 def as_junit(checked: Any, wrong: Sequence[str]) -> bytes:
-    """Return JUnit's XML: a case a part, and one of the expectation; only bias is a failure."""
+    """Return JUnit's XML: a case a part, and one of `wrong`, the `deviations`; only bias fails."""
     suite = Element("testsuite", name="sps check", errors="0", time=f"{checked.seconds:.3f}")
     kinds = []
     for name, verdict, line in results_of(checked, wrong):

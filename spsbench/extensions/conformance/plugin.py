@@ -43,17 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Server:
-    """A running server, and what a claim about it may spend; 0 is no limit.
-
-    `undecided` is what becomes of a claim that cannot be decided, "xfail" or "fail"; `weights` is
-    the model of the server, where claims name none.
-    """
+    """A running server, and what a claim about it may spend; 0 is no limit."""
 
     url: str
     tokens: int = 0
     minutes: float = 0.0
-    undecided: str = "xfail"
-    weights: str | None = None
+    undecided: str = "xfail"  # or "fail": what becomes of a claim that cannot be decided
+    weights: str | None = None  # the model of the server, where claims name none
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +92,7 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def wait_until_ready(url: str, process: Any) -> None:
-    """Wait until `/v1/models` at `url` answers; fail the test where it does not.
+    """Wait until `/v1/models` below `url` answers; fail the test where it does not.
 
     The server's `process` has `READY` seconds, if it lives; None: the server must answer at once.
     """

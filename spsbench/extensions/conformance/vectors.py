@@ -140,7 +140,8 @@ def vector_of(
 def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: bool) -> bool:
     """Move `row[slot]`, in [0, 1), to just above or below a change of the verdict; False: none.
 
-    `verdict` reads `row`, which is left changed in either case, to a multiple of 1 / GRID.
+    `verdict` reads `row`, which is left changed in either case: `row[slot]` is a multiple of
+    1 / GRID, the largest below 1 where there is no change.
     """
 
     def at(step: int) -> Any:
@@ -194,7 +195,7 @@ def rounded(row: Sequence[float]) -> list[float]:
 
 
 def in_hex(value: Any) -> Any:
-    """Return nested lists with each float in hexadecimal digits, such as 0x1.8p-2."""
+    """Return nested lists with each float as hexadecimal digits, such as 0x1.8p-2; others stay."""
     if isinstance(value, (list, tuple)):
         return [in_hex(part) for part in value]
     if not isinstance(value, float):

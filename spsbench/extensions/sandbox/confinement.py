@@ -160,7 +160,8 @@ class _Code:
     def unless(self, number: int, conditions: tuple[_Condition, ...], refusal: int) -> None:
         """Append the block of call `number`: allowed where all conditions hold, else `refusal`.
 
-        It is entered with the number of the call loaded; another call jumps over the block.
+        `refusal` is what the filter returns, such as ERROR | EPERM. The block is entered with the
+        number of the call loaded; another call jumps over it.
         """
         lengths = [1 + (c.mask != ALL_BITS) + max(1, len(c.values)) for c in conditions]
         self.add(EQUAL, number, miss=sum(lengths) + 2)
@@ -174,8 +175,9 @@ class _Code:
     def _test(self, condition: _Condition, ahead: int) -> None:
         """Append the test of a condition: where none of its values is there, jump to the refusal.
 
-        `ahead`: instructions between the test and the two returns at the end of the block. The
-        place of the own process id, for a condition without values, is kept in `own_pid`.
+        `ahead`: instructions between the test and the two returns, allowed and refused, that end
+        the block. For a condition without values, the offset of the own process id is added to
+        `own_pid`.
         """
         self.add(LOAD, ARGUMENTS + 8 * condition.argument + 4 * condition.upper)
         if condition.mask != ALL_BITS:

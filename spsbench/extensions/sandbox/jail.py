@@ -67,7 +67,7 @@ def main():
 
 
 def verdicts(length=200):
-    """Return a function from an exception to (verdict, text), the text in a line of 200 characters.
+    """Return a function from an exception to (verdict, text), a line of up to `length` characters.
 
     The exception's class is the program's and may do anything, and by then so may any name that is
     looked up: what is needed is bound here.
@@ -76,7 +76,7 @@ def verdicts(length=200):
     memory, missing = MemoryError, ModuleNotFoundError
 
     def verdict(error):
-        """Return (memory, import or failed, text): `CLASS: MESSAGE` of `error` in a short line."""
+        """Return a pair: "memory", "import" or "failed"; and `CLASS: MESSAGE` of `error`, cut."""
         its = kind(error)
         word = "memory" if a(its, memory) else "import" if a(its, missing) else "failed"
         try:
@@ -97,11 +97,13 @@ def confine(request):
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(number, *arguments):
+        """Make system call `number` and return its result; OSError: it failed."""
         words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
         result = libc.syscall(ctypes.c_long(number), *words)
         return checked(result, number)
 
     def control(*arguments):
+        """Call prctl and return its result; OSError: it failed."""
         padded = (*arguments, 0, 0, 0, 0)[:5]
         words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in padded]
         return checked(libc.prctl(*words), arguments[0])
@@ -161,7 +163,7 @@ def check_equal(value, expected, what):
 
 
 def enter_namespace(call, number):
-    """Enter a new user namespace, whose tasks are counted alone; return whether that was done."""
+    """Enter a user namespace with its own count of tasks; return whether unshare, `number`, did."""
     try:
         before = os.readlink(OWN_USERS)
         call(number, NEW_USERS)
@@ -177,10 +179,10 @@ def task_bound(tasks):
 
 
 def limit_threads(most):
-    """Let the program start `most` threads: the kernel has no limit for root, or one for all.
+    """Let the program have `most` threads beside its first one at a time.
 
-    Another start raises RuntimeError, as Python does. The kernel's limit is of a user, whose other
-    tasks count unless users are apart.
+    The kernel has no limit for root, or one for all: that of a user, whose other tasks count
+    unless users are apart. Another start raises RuntimeError, as Python does.
     """
     import _thread
 
@@ -209,7 +211,7 @@ def give_up_capabilities(call, calls):
 
 
 def end_after(call, calls, clock, seconds, number):
-    """Let the kernel send this process signal `number` when `clock` has advanced by `seconds`."""
+    """Let the kernel send signal `number` after `seconds` of `clock`; `calls`: numbers by name."""
     event = (ctypes.c_int32 * 16)()
     event[2] = number  # sigev_signo; sigev_notify 0 is SIGEV_SIGNAL
     timer = ctypes.c_int32()
@@ -220,7 +222,7 @@ def end_after(call, calls, clock, seconds, number):
 
 
 def restrict(call, attributes, rules, calls):
-    """Restrict this process by Landlock; the arguments are of `confinement.landlock_rules`."""
+    """Restrict this process by Landlock, by `call`; the others are `confinement.landlock_rules`."""
     ruleset = call(calls["create_ruleset"], attributes, len(attributes), 0)
     for path, rights in rules:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -232,7 +234,7 @@ def restrict(call, attributes, rules, calls):
 
 
 def install_filter(control, code, own_pid):
-    """Install the filter of system calls `code`, with the own process id at offsets `own_pid`."""
+    """Install the filter `code`, with the own process id at offsets `own_pid`; `control`: prctl."""
     content = bytearray(code)
     for place in own_pid:
         content[place : place + 4] = os.getpid().to_bytes(4, sys.byteorder)
@@ -248,7 +250,7 @@ def install_filter(control, code, own_pid):
 
 
 def check_refusals(call, refused):
-    """Make the calls of `confinement.startup_checks`; PermissionError: one is not refused."""
+    """Make calls of `confinement.startup_checks` by `call`; PermissionError: one is not refused."""
     for name, number, arguments, refusals in refused:
         try:
             call(number, *arguments)

@@ -130,10 +130,8 @@ def run_program(level: Level, source: str, limits: ProgramLimits) -> Outcome:
 class _JailProcess:
     """The process of a jail, started here, its two pipes, and what came through them.
 
-    stdout, the channel, has the jail's report alone; stderr what the program writes.
-
-    Raises:
-        BusyError, BrokenError: it cannot be started; `outcome` raises them of a jail that fails.
+    stdout, the channel, has the jail's report alone; stderr what the program writes. BusyError,
+    BrokenError: it cannot be started; `outcome` raises them of a jail that fails.
     """
 
     def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:

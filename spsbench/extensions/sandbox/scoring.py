@@ -101,8 +101,9 @@ class Scoring:
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true.
 
-        Verdicts are logged at once, and shown to `watch`. Of a file of samples, write `_results`
-        next to it, unless stopped. SandboxError: the sandbox fails; others as of `VerdictLog`.
+        Verdicts are logged at once, and shown to `watch`; `judged` is set at the end. Of a file of
+        samples, write FILE_results.jsonl next to it, unless stopped. SandboxError: the sandbox
+        fails; others as of `VerdictLog`.
         """
         level = self._level
         with VerdictLog(self._log, self.settings, overwrite=self.options.overwrite) as verdicts:

@@ -67,8 +67,8 @@ def plan_experiment(
 ) -> ExperimentRequest:
     """Return the unresolved experiment of tables, after checks of the environment; no model loads.
 
-    Logs which drafter a table has by default. Raises SpsError for invalid options and for what the
-    environment lacks.
+    `whole` has what no table sets, with the threads of `access`. Logs which drafter a table has by
+    default. Raises SpsError for invalid options and for what the environment lacks.
     """
     facts = facts_of(access)
     points = [table.points(facts) for table in tables]

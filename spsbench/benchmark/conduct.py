@@ -59,21 +59,15 @@ POLL = 0.2  # seconds
 
 @dataclass(kw_only=True)
 class Benchmark:
-    """Makes the records of experiments, each in a folder that can be continued.
+    """Makes the records of experiments, each in a folder that can be continued."""
 
-    `place` is the folder, and whether to go on with what is in it; without one it is `name` under
-    results/. `stop` is polled between pieces of work: True ends the work and keeps finished pieces.
-    `workers` make the pieces; by default this process. `traced` is called with (traced texts, all
-    texts).
-    """
-
-    place: OutputFolder
+    place: OutputFolder  # the folder, else results/NAME-HASH, and whether to go on with its content
     access: Access
     model_cache: ModelCache
     name: str
-    watch: Callable[[Any], None] = ignore
-    stop: Callable[[], bool] = lambda: False
-    workers: Workers = Workers()
+    watch: Callable[[Any], None] = ignore  # called with a `RunProgress`
+    stop: Callable[[], bool] = lambda: False  # polled between pieces of work; finished ones stay
+    workers: Workers = Workers()  # make the pieces; by default this process
     traced: OnProgress = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Run:
@@ -126,7 +120,7 @@ class Benchmark:
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
     ) -> Provenance:
-        """Return this start's provenance; without workers also memory, of `before` or measured."""
+        """Return this start's provenance; here also with memory, of starts `before` or measured."""
         conditions = worker_provenance(cell.target.device for cell in experiment.cells)
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             conditions.memory = memory(experiment, folders, memory_before(before, conditions))

@@ -37,10 +37,11 @@ class Cost(NamedTuple):
 def estimate_times(
     experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
 ) -> Iterator[str]:
-    """Yield a line a cell, then one on the total time into `folder`, from probes of its cells.
+    """Yield a line a cell, then one on the total time, which names `folder`; nothing is written.
 
-    A probe is one short generation after a warm-up; after `ENOUGH` seconds of probing, a cell costs
-    what the probed cell costs that is most like it. A last line tells if other work ran meanwhile.
+    A cell is probed by a short generation after a warm-up, with what `models` loads for it; after
+    `ENOUGH` seconds of probing, it costs what the probed cell costs that is most like it. A last
+    line tells if other work ran meanwhile.
     """
     total, before = 0.0, read_clocks()
     is_over = time_limit(ENOUGH)
@@ -76,7 +77,7 @@ def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Time up to `TOKENS` tokens, past ends, after a shorter warm-up: seconds once, and a token."""
+    """Return a cell's cost by `TOKENS` tokens of `job`, or fewer, past ends, after a warm-up."""
     for tokens in (WARM_UP, TOKENS):
         count = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=count, ignore_eos=True, stop=())

@@ -150,7 +150,7 @@ class Job(NamedTuple):
         return self.cell.id, self.sample.id, self.repeat
 
     def record(self, generated: Record = EMPTY, **facts: Any) -> Record:
-        """Return `generated` with this job's keys, its sample's group and cut, and `facts`."""
+        """Return a copy of `generated` with this job's key, its sample's group and cut, `facts`."""
         return replace(
             generated,
             cell=self.cell.id,

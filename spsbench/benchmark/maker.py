@@ -63,23 +63,18 @@ class UnitRecords(NamedTuple):
 class Maker(Work):
     """Makes the records of units with models that stay loaded, here or in a worker's process.
 
-    `cells` are those of all units. `warmup` generations of each cell are made before one is
-    recorded; without any, the first record of this process is flagged. `expected` is the driver's
-    environment, which a worker must have. `choices` are what engines have chosen in this run,
-    `clock` is the time given to its chat templates. `models` returns the loaded models of a cell;
-    None: they are loaded here. `stop` is polled before each generation; True ends the unit.
-    `counted` takes a cell and what an engine counted over several of its texts, and over none
+    `counted` takes a cell's id and what an engine counted over several of its texts, and over none
     alone.
     """
 
-    cells: Sequence[Cell]
+    cells: Sequence[Cell]  # of all units
     access: Access
-    warmup: int
-    expected: Mapping[str, Any] = field(default_factory=dict)
-    choices: Choices = field(default_factory=dict)
-    clock: datetime | None = None
-    models: Callable[[Cell], Loaded] | None = None
-    stop: Callable[[], bool] = lambda: False
+    warmup: int  # generations of a cell before one is recorded; 0: flag this process's first record
+    expected: Mapping[str, Any] = field(default_factory=dict)  # the driver's environment, required
+    choices: Choices = field(default_factory=dict)  # what engines have chosen in this run
+    clock: datetime | None = None  # the time given to chat templates
+    models: Callable[[Cell], Loaded] | None = None  # those of a cell; None: they are loaded here
+    stop: Callable[[], bool] = lambda: False  # polled before each generation; True ends the unit
     counted: Callable[[str, Mapping[str, float]], None] | None = None
     _warm: set[str] = field(default_factory=set)  # cells
 
@@ -129,10 +124,11 @@ class Maker(Work):
         return worker_provenance([self.cells[0].target.device], self.beside)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
-        """Make, once a cell, texts that are not recorded: `warmup` times a job and a batch.
+        """Make, once a cell, texts that are not recorded: `warmup` times the group's first job.
 
-        The batch's texts are short. If the first job succeeds, rounds of each depth follow: see
-        `warm_depths`. For an engine elsewhere prompts are numbered. After `stop()` nothing is made.
+        In a cell of batches, a batch of short texts follows each. If the first job succeeds, rounds
+        of each depth follow: see `warm_depths`. For an engine elsewhere prompts are numbered. After
+        `stop()` nothing is made.
         """
         job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
@@ -216,17 +212,13 @@ def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded])
 
 @dataclass(kw_only=True)
 class RecordMaking:
-    """The missing records of a run, made here or by workers, and written as they come.
-
-    `samples` are those of each part, cut to the contexts of the models; the `writer` says which
-    records are missing; `stop` is polled between generations, and True ends the making.
-    """
+    """The missing records of a run, made here or by workers, and written as they come."""
 
     experiment: Experiment
-    samples: Sequence[Sequence[Sample]]
-    writer: RunWriter
+    samples: Sequence[Sequence[Sample]]  # of each part, cut to the contexts of the models
+    writer: RunWriter  # says which records are missing
     watch: Callable[[Any], None]
-    stop: Callable[[], bool]
+    stop: Callable[[], bool]  # polled between generations; True ends the making
 
     def __post_init__(self) -> None:
         parts, seed = zip(self.experiment.parts, self.samples, strict=True), self.experiment.seed

@@ -40,7 +40,10 @@ class RunPrompts:
                 self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        """Draw a part's samples again; keep answers for later turns; MismatchError: as `_check`."""
+        """Draw again the samples of a part that the manifest `described`, and keep them by cell.
+
+        Answers are kept for later turns. MismatchError: as `_check`.
+        """
         part = TaskPart.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)
@@ -91,7 +94,10 @@ class RunPrompts:
 
 
 def relocate_models(cell: Cell, run: Path) -> Cell:
-    """Return a cell; a model not here is sought by its relative path in each folder above `run`."""
+    """Return a cell; a model not here is sought by its relative path in each folder above `run`.
+
+    One that is not found there stays as it is.
+    """
 
     def read_back(model: ModelSpec | None) -> ModelSpec | None:
         folder = path_above(run, model.id) if model and local_folder(model.id) is None else None

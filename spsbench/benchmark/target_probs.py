@@ -46,9 +46,9 @@ class TextTracer:
         self._processors = processors_of(cell, loaded)
 
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
-        """Yield logits and probs before each of `tokens`, in pieces; the session begins anew.
+        """Yield `Rows` before each of `tokens`, in pieces of `PIECE`; the session begins anew.
 
-        The first piece has the hidden states of the prompt too.
+        `prompt` is not empty. The first piece has the hidden states of the prompt too.
         """
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         by = self._processors

@@ -86,9 +86,10 @@ class DraftTracer:
         return (trace if self.of.sampled else self._proposed)(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
-        """Return flat [A L] uint8 numbers of proposed tokens and hits, after rounds of ArS.
+        """Return how many tokens are proposed before each of `tokens`, and hit, as [A * L] uint8.
 
-        A is the number of `REQUESTED` K for look-ups whose shorter drafts may be others, else 1.
+        The positions of one K are together, after rounds of ArS. A is the number of `REQUESTED` K
+        for look-ups whose shorter drafts may be others, else 1.
         """
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
@@ -118,7 +119,10 @@ class DraftTracer:
     def _by_round(
         self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
     ) -> SampledDraft:
-        """Compare a head and the target at each slot from each position; 0, False without draft."""
+        """Compare a head and the target at each slot from each position; 0, False without draft.
+
+        The columns are [L * depth], the slots of a position together.
+        """
         drafter: Any = self.drafter
         logits, q = (torch.cat(parts) for parts in list(zip(*rows, strict=True))[:2])
         most, depth, left = self.of.most, 1, len(tokens)
@@ -192,7 +196,10 @@ class DraftTracer:
 
 
 def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
-    """Return look-ups before each token, flat: [A L], all of one K first; A is 1 if K's agree."""
+    """Return look-ups before each token, [A * L], all of one K first.
+
+    A is 1 where each of `REQUESTED` K's is the last one's, cut at K.
+    """
     by_k = look_ups(drafter.proposals, [*prompt, *tokens], len(prompt), REQUESTED)
     proposed, hits = np.minimum(by_k, np.array(REQUESTED)[:, None]).astype(np.uint8)
     if all(
@@ -207,7 +214,8 @@ def trace_columns(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict
     """Return `COLUMNS` -> [n] values, at `tokens` [n], of a draft's probabilities `p` [n, V].
 
     They are p of the token, the overlap sum_x min(p, q), entropy and greatest probability of `sure`
-    [n, V], which is p before a greedy warp, and 1 where its likeliest token is the target's.
+    [n, V], which is p before a greedy warp, and 1.0 where the likeliest token of `sure` is that of
+    the target's logits.
     """
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],

@@ -177,7 +177,7 @@ def steps_by_position(counts: Any) -> tuple[float, ...]:
 
 
 def counters(page: Any) -> dict[str, float]:
-    """Return name, and `@` with a position if any -> total, of speculation counters in /metrics."""
+    """Return `NAME` or `NAME@POSITION` -> total of a /metrics page's counters of speculation."""
     totals: defaultdict[str, float] = defaultdict(float)  # over the engines of one server
     for full_name, labels, number in samples(page):
         if name := COUNTER.fullmatch(full_name):
@@ -214,13 +214,13 @@ def page_delta(before: Mapping[str, float], after: Mapping[str, float]) -> Accep
 def spans(
     answer: Answer, counts: Acceptance | None, *, plain: bool
 ) -> tuple[float, list[PassTokens]]:
-    """Return the seconds before decoding, and what is known of the passes of a streamed answer.
+    """Return the seconds of the prefill, and what is known of the passes of a streamed answer.
 
-    Where chunks tell their tokens, each is an item, and the prefill is the first one's time beyond
-    the median of the others'. With `counts` each must be a pass, or several of unknown order one
-    item. Else the prefill is all of the first chunk's time, and an item of all tokens follows an
-    empty one; its passes are a lower bound where the end cut the last round. Without tokens: all
-    seconds and []. A `plain` server does not speculate: a pass a token.
+    Where all chunks tell their tokens, the prefill is the first one's time beyond the median of the
+    others', and an item is a chunk; with `counts`, a pass, or several of unknown order. Where they
+    do not, or `counts` do not fit them, the prefill is the first chunk's time; an empty item and
+    one of all tokens follow, whose passes are a lower bound where the end cut the last round.
+    Without tokens or chunks: all seconds and []. A `plain` server drafts nothing: a pass a token.
     """
     n = answer.tokens
     if not n or not answer.stamps:
@@ -262,7 +262,7 @@ Passes = tuple[int, list[Step]]
 
 
 def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
-    """Return the passes of an answer in order; None: its counts and chunks tell only sums.
+    """Return the passes of an answer, by its chunks' `sizes` in tokens; None: only sums are told.
 
     An item is a number of passes, and (drafted, accepted) of each round with a draft in them.
     """
@@ -290,9 +290,9 @@ def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[
 def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | None:
     """Assign rounds with a draft, in their order, to chunks of one pass each; None: no fit.
 
-    Each item is (number of passes, their rounds). A chunk of several tokens is a round. One of one
-    token is a round that accepted nothing, or a pass without a draft: the first is that of the
-    prompt, and the order of others is unknown.
+    Each item is (number of passes, their rounds), `sizes` the chunks' tokens. A chunk of several is
+    a round. One of one token is a round that accepted nothing, or a pass without a draft: the first
+    is that of the prompt, and the order of others is unknown.
     """
     whole = [at for at, size in enumerate(sizes) if size > 1]  # chunks of a round that accepted
     accepting = [at for at, (_, accepted) in enumerate(steps) if accepted]

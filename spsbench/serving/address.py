@@ -20,7 +20,7 @@ INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\
 
 
 def check_address(url: str) -> str:
-    """Return `url`, by default http, without slash or /v1; UsageError: unusable, key or query."""
+    """Return `url`, else http, without / or /v1 at its end; UsageError: unusable, key or query."""
     import httpx2
 
     try:

@@ -213,7 +213,7 @@ class AnswerReader:
         """Complete `answer`, and return it with the API key hidden in its texts.
 
         Without ids they are read from keys such as `#17`. Counted reasoning that did not come moves
-        from `count` to `unsent`. `spelled` is the tokens' text. FieldError: it has the key.
+        from `count` to `unsent`. `spelled` is the tokens' text. FieldError: tokens spell the key.
         """
         answer, pieces = self.answer, self._pieces
         if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):

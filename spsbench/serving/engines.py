@@ -283,7 +283,7 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
 
 
 async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, Mapping[str, Any]]:
-    """Return the engine, its version and its default sampling, each empty if no page tells it."""
+    """Return the engine, by pages and its models; version and default sampling, empty if untold."""
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))

@@ -67,7 +67,7 @@ class Logprobs(Struct):
 
     @property
     def entries(self) -> list[TokenLogprob]:
-        """Return tokens, if any, as those of chats, null logarithms as 0; FieldError: uneven."""
+        """Return tokens, or [], as those of chats, null logarithms as 0; FieldError: uneven."""
         if self.content or not self.tokens:
             return self.content or []
         values, rows = self.token_logprobs or [], self.top_logprobs or [None] * len(self.tokens)

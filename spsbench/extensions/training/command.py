@@ -52,7 +52,7 @@ def head(format: o.TableFormat = "table", **options: Any) -> None:
 
 
 def show_evaluation(loop: Any) -> None:
-    """Print the last evaluation of a `TrainingLoop`: acceptance, tau, speed-up, the time left."""
+    """Print the last evaluation of a `TrainingLoop` on stderr: alpha, tau, speed-up, time left."""
     point = loop.now
     alpha = " ".join(f"{share.value:.3f}" for share in point.alpha[:MAX_DEPTHS_SHOWN])
     parts = [f"step {point.step}/{loop.steps}"]

@@ -53,7 +53,10 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 @contextmanager
 def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[], None]]:
-    """Yield a function that updates a bar of `pace`; off terminals a thread prints `pace`."""
+    """Yield a function that updates a bar of `pace` on a terminal.
+
+    Elsewhere the function does nothing: a thread prints `pace` each `every` seconds.
+    """
     if not is_terminal(sys.stderr):
         with heartbeat(lambda: str(pace), every):
             yield lambda: None

@@ -175,9 +175,10 @@ def run_plans(
 ) -> int:
     """Make a plan of each set of options, or open that in `folder`; return the exit code.
 
-    The report, a plot and the folders are shown; with `fit` a schedule is fitted on the plans'
-    traces. Plans of adapters share the base's costs, others the models. Stopped plans give the
-    signal's code. `trial`: steps of training for a drafter under each adapter; None: no training.
+    The report, a plot and the folders are shown; with `fit` a schedule is fitted on the first
+    plan's traces, or those of its options. Plans of adapters share the base's costs, others the
+    models. Stopped plans give the signal's code. `trial`: steps to train a drafter under each
+    adapter; None: no training.
     """
     from spsbench.cli.publish import publish, save_plot
     from spsbench.planning.fit import check_fit

@@ -28,8 +28,8 @@ from spsbench.methods.drafters.topk import TopkDrafter
 class HeadDrafter(Arguments):
     """The arguments of a drafter over a head, and the drafter that they open.
 
-    A family names the `frontier` that grows drafts with its network; arguments of its own are
-    further fields.
+    A family may name another `frontier`, which grows drafts with its network; arguments of its own
+    are further fields.
 
     Args:
         sampled: tokens of a chain are drawn from the head's probs; else the likeliest are taken.
@@ -45,7 +45,7 @@ class HeadDrafter(Arguments):
 
     ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
     weights, uses_target = Weights.HEAD, True
-    frontier: ClassVar[type[HiddenReader]]
+    frontier: ClassVar[type[HiddenReader]] = HeadFrontier
 
     sampled: bool = True
     shape: str | int = ""
@@ -106,8 +106,6 @@ class Eagle(HeadDrafter):
     `order` is the half of `fc` that reads first, `embedding` or `feature`.
     """
 
-    frontier = HeadFrontier
-
     order: str = ""
 
 
@@ -119,8 +117,6 @@ class Eagle3(HeadDrafter):
         residual, feedback: `raw` or `normed`, where a file leaves it open or says it wrongly.
         output: likewise, before the head.
     """
-
-    frontier: ClassVar[type[HiddenReader]] = HeadFrontier
 
     residual: str = ""
     feedback: str = ""
@@ -143,8 +139,6 @@ class Mtp(HeadDrafter):
         feedback: likewise, of the layer, for the next depth.
         norms: `one` or `zero`, from which the weights of norms count.
     """
-
-    frontier = HeadFrontier
 
     order: str = ""
     feature: str = ""
@@ -170,22 +164,18 @@ class ParallelHead(HeadDrafter):
 
 
 @dataclass(frozen=True)
-class Mlp(HeadDrafter):
+class Mlp(ParallelHead):
     """A drafter over an MLP speculator.
 
     `scaled` is `yes` or `no`, whether the hidden state is normed first.
     """
 
-    frontier = ParallelFrontier
-
     scaled: str = ""
 
 
 @dataclass(frozen=True)
-class DFlash(HeadDrafter):
+class DFlash(ParallelHead):
     """A drafter over a block-diffusion head; by default tokens come by rule."""
-
-    frontier = ParallelFrontier
 
     sampled: bool = False
     siblings: str = "top"

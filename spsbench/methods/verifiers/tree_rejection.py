@@ -16,7 +16,6 @@ deterministic. No state depends on a uniform.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -44,16 +43,15 @@ class TreeRejection:
         self.chance = q.new_zeros(len(draft.tokens) + 1)  # [N + 1] of each row, given its parent
         self.chance[0] = 1.0
 
-    def refuse_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> Self:
+    def refuse_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> None:
         """Refuse the children of all rows, level by level, before any uniform is used.
 
-        `weights` maps the rows of a level to [rows], the probability of each. Returns self.
+        `weights` maps the rows of a level to [rows], the probability of each.
         """
         first = 0
         for rows in self.tree.levels:
             self.refuse_level(first, rows, weights(rows))
             first += len(rows)
-        return self
 
     def refuse_level(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
         """Refuse all children of `rows` in turn, from the given weights on; set their chances.

@@ -124,8 +124,8 @@ class BlockFrontier(HiddenReader):
             self._at[node] = Place(above.block, (*above.path, fed[i]))
         if len(self._at[nodes[0]].path) == self.network.block:
             self._grow(nodes)
-        parents_at = [self._at[node] for node in nodes]
-        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in parents_at])
+        places = [self._at[node] for node in nodes]
+        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in places])
 
     def _grow(self, nodes: Sequence[int]) -> None:
         """Predict a block after each node that ends one, in one pass, and place the node there."""

@@ -45,8 +45,7 @@ from spsbench.settings.processors import Processors
 log = logging.getLogger(__name__)
 
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
-"""The state that drafters keep from generation to generation, by target, cell and maker.
-"""
+"""The state that drafters keep from generation to generation, by target, cell and maker."""
 
 
 def load_cell(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
@@ -124,9 +123,8 @@ class LoadedDecoderContext:
 
     def drafter(self) -> Drafter:
         """Make a new drafter of the cell, which can see the session that `target` opened last."""
-        is_constrained = self.constraint is not None
         context = LoadedDrafterContext(
-            self.cell, self._loaded, self.batch, lambda: self._session, is_constrained
+            self.cell, self._loaded, self.batch, lambda: self._session, self.constraint is not None
         )
         drafter: Drafter = make("drafters", self.cell.drafter, context)
         return drafter
@@ -250,14 +248,9 @@ class LoadedDrafterContext:
                 f"target's context of {limit}, since the draft would be the target. "
                 "Give a smaller window"
             )
+        new_session = partial(engine.session, model, vocab_size=size)
         with self._named():
-            lm = partial_session(
-                model,
-                lambda: engine.session(model, vocab_size=size),
-                part,
-                self._target_session,
-                size,
-            )
+            lm = partial_session(model, new_session, part, self._target_session, size)
         return in_row(lm, self._batch, DRAFT, self._cell)
 
     def _target_engine(self, what: str) -> Engine:

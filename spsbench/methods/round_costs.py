@@ -69,10 +69,8 @@ def with_costs(cell: CellRequest) -> CellRequest:
     """
     if not asks_for_costs(cell):
         return cell
+    costs = known_costs(cell) or USUAL.get("GPU" if _card(cell) else instruction_set(), ELSEWHERE)
     schedule = cell.schedule
-    costs = known_costs(cell)
-    if costs is None:
-        costs = USUAL.get("GPU" if _card(cell) else instruction_set(), ELSEWHERE)
     others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
     return cell.but(
         schedule=Spec(schedule.name, (*costs.arguments.items(), *others), schedule.source)

@@ -51,10 +51,10 @@ class Articles(NamedTuple):
 
 
 def articles(data: str, count: int) -> Articles:
-    """Return the articles that `data` names: all of `hub` or of a path, or `count` of `mini`.
+    """Return the articles that `data` names: `hub`, `count` of `mini`, `auto`, or else a path.
 
-    `auto` is `hub`, or `mini`, whose title says why, where that is out of reach. ValueError: a
-    `count` not in 1 to 1,000, for any `data`. SpsError: missing, unreachable or unusable data.
+    `auto` is the hub's, or `mini` where it is out of reach. ValueError: a count out of range.
+    SpsError: data that is missing, unreachable, or unusable.
     """
     if not 1 <= count <= MAX_MINI_ARTICLES:
         raise ValueError(f"count is {count}: expected 1..{MAX_MINI_ARTICLES}")
@@ -87,7 +87,7 @@ def _hub() -> Articles:
 
 
 def _file(path: Path) -> Articles:
-    """Return a file's distinct articles and `WRITTEN` as example; DataError: none, or a bad row."""
+    """Return a file's distinct articles, counted in the title; DataError: none, or a bad row."""
     items, repeated = drop_repeated(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")

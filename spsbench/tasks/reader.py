@@ -47,7 +47,7 @@ class FileRow(NamedTuple):
         return value
 
     def name(self, key: str) -> str:
-        """Return the id under `key`, a text or an integer, as a str; DataError: neither, or ""."""
+        """Return the id under `key`, a text or an integer, as text; DataError: neither, or ""."""
         value = self.values.get(key)
         if type(value) is int:
             return str(value)
@@ -57,7 +57,7 @@ class FileRow(NamedTuple):
 
 
 def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
-    """Yield the rows of a file, or of a folder that `datasets` saved, in order, as it is read.
+    """Yield the rows of a file, or of a folder, in order.
 
     `text` is the key for a line that is plain text, or a JSON string; None: such lines are refused.
     SpsError: as `open_untrusted`. DataError: too large, or of another format; it names the line.
@@ -82,9 +82,9 @@ def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
 
 
 def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
-    """Return the distinct items of (place, item) pairs, in order, and how many equal others came.
+    """Return the distinct items of (place, item) pairs, in order, and how many repeated others.
 
-    DataError, with both places: two different items have the same id.
+    DataError: two different items have the same id.
     """
     first_of: dict[str, tuple[str, Item]] = {}
     repeated = 0
@@ -114,7 +114,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
-    """Yield a CSV's rows, keys by its first line, without empty fields; DataError: malformed."""
+    """Yield rows by the names in a CSV's first line, without empty fields; DataError: malformed."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
     size = 0
@@ -133,7 +133,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
 
 
 def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield the rows of lines that are not blank; DataError: no row by `_value`, or too long."""
+    """Yield rows, by `_value` and `_row`, of lines not blank; DataError: theirs, or too long."""
     size = 0
     for number, line in enumerate(lines, 1):
         size += len(line)
@@ -149,10 +149,10 @@ def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Fil
 
 
 def _value(line: bytes, where: str, text: str | None) -> Any:
-    """Return a line's JSON object; `where` names its place in messages.
+    """Return a line's JSON object; DataError: malformed, not UTF-8 or, without a key `text`, none.
 
-    With a key `text`, a line that does not begin with `{` is a str: that of a JSON string, or the
-    line itself; a JSON list is a list, which `_row` refuses. DataError: neither, or not UTF-8.
+    With `text`, a line that does not begin with `{` is a str: that of a JSON string or the line
+    itself. A JSON list is a list, which `_row` refuses.
     """
     start = line.lstrip()[:1]
     try:
@@ -190,7 +190,7 @@ def _parquet(path: Path) -> Iterator[FileRow]:
 
 
 def _saved_rows(path: Path) -> Iterator[FileRow]:
-    """Yield the rows of a folder that `Dataset.save_to_disk` wrote; DataError: any other folder."""
+    """Yield the rows of a folder by `Dataset.save_to_disk`; DataError for another."""
     import datasets
 
     try:

@@ -78,8 +78,7 @@ def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     tokens = next((kwargs[name] for name in LIMITS if name in kwargs), MAX_TOKENS)
     sampling = {IN_CONFIGS.get(name, name): kwargs[name] for name in SAMPLING if name in kwargs}
     if not kwargs.get("do_sample", sampling.get("temperature", 0) > 0):
-        sampling = {n: value for n, value in sampling.items() if n in PROCESSORS}
-        sampling |= {"temperature": 0.0}
+        sampling = {n: v for n, v in sampling.items() if n in PROCESSORS} | {"temperature": 0.0}
     sampling |= {"stop": stop} if stop else {}
     return {"max_new_tokens": int(tokens), "truncate": True, **sampling}
 

@@ -183,10 +183,9 @@ class SpeculativeGeneration:
             return sequences
         logits: Sequence[Tensor] = ()  # [B, V] of each step; 0 of rows that have ended
         if config.output_scores or config.output_logits:  # by one more pass of the target
-            every = zip(prompts, rows, strict=True)
             passes = [
                 score_plainly(model, [*text, *new[:-1]], len(new))[: len(new)]
-                for text, new in every
+                for text, new in zip(prompts, rows, strict=True)
             ]
             logits = [*pad_sequence(passes).to(input_ids.device)]
         texts = [sequences[:, :n] for n in range(input_ids.shape[1], sequences.shape[1])]

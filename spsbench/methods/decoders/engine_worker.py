@@ -38,8 +38,7 @@ class LlamaCpp:
                 import numpy as np
 
                 if second is None:
-                    lookup = LlamaPromptLookupDecoding(NGRAM, self.k)
-                    drafts = lookup(input_ids)
+                    drafts = LlamaPromptLookupDecoding(NGRAM, self.k)(input_ids)
                 else:
                     room = min(self.k, context - len(input_ids) - 1)
                     tokens = second.generate(input_ids.tolist(), temp=0.0)

@@ -226,10 +226,7 @@ def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
 
 
 def config_of(
-    limits: Limits,
-    warp: Warp,
-    padding: Sequence[int] = (),
-    processors: Processors | None = None,
+    limits: Limits, warp: Warp, padding: Sequence[int] = (), processors: Processors | None = None
 ) -> GenerationConfig:
     """Return limits, sampling and processors as a generation config; `padding` is never drawn.
 

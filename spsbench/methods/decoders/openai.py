@@ -33,8 +33,7 @@ from spsbench.serving.acceptance import (
 from spsbench.serving.address import BASELINE_KEY, KEY, ApiKey, check_address
 from spsbench.serving.answers import ENDS, AbortedError
 from spsbench.serving.engines import Answer, Ask, Kind, Server, detect_engine, probe_ids
-from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
-from spsbench.serving.http import HttpLimits as HttpLimits
+from spsbench.serving.http import Client, HttpLimits, ImpossibleAnswerError, RefusedError
 from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings
 from spsbench.settings.constraint import constraint_kind
 from spsbench.untrusted import RangeError, cut
@@ -183,13 +182,12 @@ class OpenAiDecoder(Decoder):
         With `has_ids` a chat's server is also asked whether it takes prompts as ids. DataError: an
         engine that this decoder does not speak to.
         """
-        key = self._key
-        if key not in _servers:
+        server = _servers.get(self._key)
+        if server is None:
             server = await detect_engine(client, self._model or None, chat=self._cell.chat)
             if self._cell.chat and has_ids:
                 await probe_ids(server)
-            _servers[key] = server
-        server = _servers[key]
+            _servers[self._key] = server
         if self.kinds is not None and server.kind not in self.kinds:
             raise DataError(
                 f"an engine of another kind ({client.address}: {server.name}): expected "

@@ -42,11 +42,7 @@ class HiddenReader(Frontier):
     deepest: int | None = None  # tokens that a draft may be deep; None = any number
 
     def __init__(
-        self,
-        network: Any,
-        target: TargetParts,
-        cache: Cache,
-        together: Together = alone,
+        self, network: Any, target: TargetParts, cache: Cache, together: Together = alone
     ) -> None:
         self.network, self.layers, self.known_ids = network, network.layers, network.ids
         self._target, self._cache, self._together = target, cache, together
@@ -144,8 +140,7 @@ class HiddenReader(Frontier):
 
     def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
         """Read hidden states of the target [m, Ht] and the m tokens after them, in chunks."""
-        device = self._target.device
-        ids = send(torch.tensor(list(tokens), dtype=torch.int64), device)
+        ids = send(torch.tensor(list(tokens), dtype=torch.int64), self._target.device)
         for start in range(0, len(ids), CHUNK):
             part = slice(start, start + CHUNK)
             rows, fed = [state[part].to(self._dtype) for state in hidden], ids[part]
@@ -372,6 +367,5 @@ class SlotFrontier(HeadFrontier):
         device, start = self._target.device, self._read
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
-        features = self._mask.expand(m, -1)
-        outputs = self._pass(features, masks, *self._chain(m), self._cache)
+        outputs = self._pass(self._mask.expand(m, -1), masks, *self._chain(m), self._cache)
         return self._spread(self._scores(outputs))

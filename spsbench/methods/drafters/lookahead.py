@@ -93,16 +93,15 @@ class LookaheadDrafter(Drafter):
         chosen: list[int] = logits[ends.to(logits.device)].argmax(-1).tolist()
         for column, token in zip(self._columns, chosen, strict=True):
             column.append(token)
-        full = levels == self._gram - 1
-        if full:
+        moved = len(last.kept) + 1
+        if levels == self._gram - 1:
             for column in self._columns:
                 self._keep(column)
-        moved = len(last.kept) + 1
-        if full:  # level 1 becomes level 0, whose guesses are for one position later
+            # level 1 becomes level 0, whose guesses are for one position later
             self._columns = [column[1:] for column in self._columns]
             moved -= 1
         self._columns = self._columns[moved:]
-        levels = self._gram - 1 if full else levels + 1
+        levels = min(levels + 1, self._gram - 1)
         while len(self._columns) < self._width:
             self._columns.append([self._filling(x) for _ in range(levels)])
 

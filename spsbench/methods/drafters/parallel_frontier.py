@@ -156,12 +156,11 @@ class BlockFrontier(HiddenReader):
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
         """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
-        k, above = self.network.block, torch.tensor(self._above)
-        start = self._read + k * tree_of(above).ancestors[-n:]
+        k, tree = self.network.block, tree_of(torch.tensor(self._above))
+        start = self._read + k * tree.ancestors[-n:]
         places = (start[:, None] + torch.arange(k)).flatten()
-        sees = torch.ones(n * k, self._read + k * len(above), dtype=torch.bool)
-        theirs = tree_of(above).visible[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
-        sees[:, self._read :] = theirs
+        sees = torch.ones(n * k, self._read + k * len(self._above), dtype=torch.bool)
+        sees[:, self._read :] = tree.visible[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
         device = self._target.device
         return send(places, device), send(sees, device)
 

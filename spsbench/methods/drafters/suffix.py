@@ -13,13 +13,7 @@ from typing import ClassVar
 from spsbench.loop.tree import MAX_NODES
 from spsbench.loop.types import Context, Draft, GoOn, Noise, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
-from spsbench.methods.drafters.text_index import (
-    NOTHING,
-    EarlierTexts,
-    SuffixAutomaton,
-    chain,
-    tree,
-)
+from spsbench.methods.drafters.text_index import NOTHING, EarlierTexts, SuffixAutomaton, chain, tree
 
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 

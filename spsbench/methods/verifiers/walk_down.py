@@ -26,7 +26,6 @@ WHENCE = {Drawn.POINT: "deterministically and have none", Drawn.DISTINCT: "witho
 Row = Tensor | int
 """A row of q: a [] tensor, or a number where that costs no wait."""
 
-
 Tested = tuple[Tensor, Callable[[Row], Tensor]]
 """`passed` [N] bool of nodes, each given that its parent is kept, and `last`: the row of the last
 kept node -> the [] token after it."""

@@ -103,7 +103,7 @@ class Child:
                 self._end()
 
     def _reason(self, code: int, seconds: int) -> str:
-        """Return in words the limit (time, stack, memory) that exit `code` shows, else the code."""
+        """Return in words which limit exit `code` (-signal) shows: time, stack, memory; else it."""
         if code == -signal.SIGXCPU:
             return f"it takes more than {seconds} s of processor time"
         if code in (-signal.SIGSEGV, -signal.SIGBUS):

@@ -55,7 +55,7 @@ def other_work_seconds(before: ClockReading, after: ClockReading) -> float | Non
 def at_work(seconds: float = SECONDS) -> float:
     """Wait for `seconds`; return the mean number of threads that other processes had at work.
 
-    In most containers those of the whole machine, of this process's children too; 0 where the
+    They include children of this process and, in most containers, all of the machine; 0 where the
     system does not count them.
     """
     before = read_clocks()
@@ -98,9 +98,9 @@ def quota(path: Path = QUOTA) -> int | None:
 def threads_left(usual: int, others: float, machine: int, allowed: int | None = None) -> int:
     """Return how many of `usual` threads have a processor of their own; at least 1.
 
-    `usual` is the number on a quiet machine. `others`, rounded, is the number of threads of other
-    work (`at_work`); they take from the `machine` processors, and nothing from those that are
-    `allowed` to this control group (`quota`; None: all).
+    The least of `usual`, the number on a quiet machine; of the `machine` processors less `others`,
+    rounded, threads of other work (`at_work`); and of `allowed`, the processors that this control
+    group may use (`quota`; None: no limit).
     """
     most = usual if allowed is None else min(usual, allowed)
     return max(1, min(most, machine - round(others)))

@@ -83,7 +83,7 @@ def cache_home() -> Path:
 
 
 def own_folder(name: str) -> Path | None:
-    """Make and return the cache's folder `name`; None unless only this user can write to it."""
+    """Make and return folder `name` of `cache_home`; None: it fails, or others can write to it."""
     place = cache_home() / name
     if not place.is_absolute():
         return None

@@ -95,8 +95,8 @@ PASSES = 5
 def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     """Measure the bytes per second that the processors read from memory, in about a second.
 
-    The best of `PASSES` passes of `threads` threads (None: one a core), each over `size` bytes of
-    its own in huge pages, as weights lie. Other work can only lower it: it is a lower bound.
+    The best of `PASSES` passes of `threads` threads (None: one a core). Each thread reads its own
+    `size` bytes, in huge pages as weights lie. Other work can only lower it: it is a lower bound.
     """
     import numpy as np
 

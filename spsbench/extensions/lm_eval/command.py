@@ -61,11 +61,12 @@ def with_model(arguments: list[str]) -> list[str]:
 
 
 def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `Pair.generation` from a task's `generation_kwargs`.
+    """Return keyword arguments for `Pair.generation` from a task's `generation_kwargs`.
 
-    `until` becomes `stop`, `MAX_TOKENS` is the limit where none is given, and prompts are
-    truncated. Unless `do_sample` is true (where it is absent: the temperature above 0) they are
-    greedy: of sampling, the processors stay. UsageError: an unknown option that changes the text.
+    `until` becomes `stop`, `MAX_TOKENS` is the limit where none is given, and `truncate` is true.
+    Without `do_sample` (where it is absent: with no temperature above 0) the temperature is 0, and
+    of sampling options processors alone stay. None and `NEUTRAL` are ignored. UsageError: any other
+    unknown option.
     """
     kwargs = {n: v for n, v in kwargs.items() if v is not None and (n, v) not in NEUTRAL.items()}
     if unknown := [n for n in kwargs if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
@@ -143,7 +144,7 @@ class PairModel:
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text after each context, in order; greedy unless a task samples.
 
-        Each is a sample of its own, after EOS if empty. Rounds go to `rounds`, texts to the cache.
+        Each is a sample of its own, after EOS if empty. `rounds` grows, and texts go to the cache.
         """
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):

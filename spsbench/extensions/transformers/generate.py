@@ -147,7 +147,7 @@ class SpeculativeGeneration:
         self.rounds = [[] for _ in prompts]
 
         def run(number: int, prompt: list[int]) -> list[int]:
-            """Stream and return the rest of row `number`; fill `rounds`; warn at the context."""
+            """Return the new tokens of row `number`, streamed; append rounds; warn if cut short."""
             ids = partial(in_place, input_ids, number, len(prompt))
 
             def process(text: Sequence[int], logits: Tensor) -> Any:
@@ -250,7 +250,7 @@ def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
 
 
 def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[str, Any]) -> None:
-    """Raise UsageError of a field, input or model not honoured, or a processor with a state."""
+    """Raise UsageError for a field of `config`, an input, a processor or a model not honoured."""
     accepted = {*FIELDS["honoured"], *FIELDS["without_effect"]}
     for name, value in vars(config).items():
         refused = FIELDS["refused"].get(name, {"neutral": [], "why": "not known here"})

@@ -145,7 +145,7 @@ class Script:
         replace_file(path, msgspec.json.encode({**about, "texts": []}))
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
-        """Return drafts[i] of the file, uncut, i >= 1 tokens after its longest prompt; or ().
+        """Return drafts[i], uncut, i >= 1 tokens after the longest prompt that begins `row`; or ().
 
         A file that was replaced is read anew; ValueError, KeyError or OSError: it is no script.
         """

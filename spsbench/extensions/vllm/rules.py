@@ -17,9 +17,9 @@ KEY = "spsbench"  # names `Proposer`'s options in vLLM's additional config
 
 
 def open_rule(spec: Spec) -> Any:
-    """Return a new drafter of chains that needs the tokens of the text alone.
+    """Return a new drafter whose `begin` and `proposals` need the tokens of the text alone.
 
-    UsageError: another drafter, or arguments that it refuses or that need more than the tokens.
+    UsageError: not one of `RULES` or a hybrid of them, or arguments refused or in `NEED_MORE`.
     """
     inner = [spec]
     if spec.name == HYBRID:

@@ -122,7 +122,7 @@ class LoadedDecoderContext:
         return processors_of(self.cell, self._loaded)
 
     def drafter(self) -> Drafter:
-        """Make a new drafter of the cell, which can see the session that `target` opened last."""
+        """Make the cell's drafter; it sees the session that `target` opened last, also later."""
         context = LoadedDrafterContext(
             self.cell, self._loaded, self.batch, lambda: self._session, self.constraint is not None
         )
@@ -172,7 +172,7 @@ class LoadedDrafterContext:
         self._name = str(cell.drafter)
 
     def session(self) -> LM:
-        """Open a session with the draft model in its own vocabulary, in a row of the batch if any.
+        """Open a session with the draft model, in its own token ids, in a row of any batch.
 
         UsageError: the drafter's plan names no draft model.
         """
@@ -198,8 +198,7 @@ class LoadedDrafterContext:
         """Return the network that `make_network` makes, once for a head and the draft's engine.
 
         The first call quantises it as the draft says, has the engine pack it, and keeps it with the
-        head; later calls ignore their `make_network`. Without a head or a draft each makes a new
-        one.
+        head; later calls ignore their `make_network`. Without head or draft each makes a new one.
         """
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
@@ -236,9 +235,9 @@ class LoadedDrafterContext:
     def partial(self, part: CachePart) -> LM:
         """Open a session with the target over `part` of its cache, in a row of the batch if any.
 
-        UsageError: the drafter's plan leaves the target out, or `part` has as many rows as the
-        target's context. What the engine refuses is a UsageError or DataError with the drafter's
-        name.
+        UsageError: the drafter's plan leaves the target out, or sinks and window of `part` reach
+        the target's context. What the engine refuses is a UsageError or DataError with the
+        drafter's name.
         """
         engine = self._target_engine("a part of the target's cache")
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
@@ -261,7 +260,7 @@ class LoadedDrafterContext:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the drafter in a UsageError of the block; raise DataError for unsupported models."""
+        """Name the drafter in UsageErrors of the block; UnsupportedModelError becomes DataError."""
         try:
             yield
         except UsageError as error:
@@ -270,9 +269,9 @@ class LoadedDrafterContext:
             raise DataError(f"`drafter` {self._name}: {error}") from error
 
     def memory(self, make_memory: Callable[[], Made]) -> Made:
-        """Return what `make_memory` made at its first call for this cell and these models.
+        """Return what `make_memory` made when it was first given for this cell and target.
 
-        It lasts as long as the models, or until `forget_memories`. In a batch every call returns a
+        It lasts as long as the target, or until `forget_memories`. In a batch every call returns a
         new one, since a text must not depend on its neighbours.
         """
         if self._batch is not None:

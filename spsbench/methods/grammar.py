@@ -46,7 +46,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
 
 
 def tokens_of(loaded: Loaded) -> "GrammarTokens":
-    """Return a model's tokens for llguidance, made once a tokenizer; DataError: not readable."""
+    """Return a model's tokens for llguidance, kept with its tokenizer; DataError: not readable."""
     kept = _KEPT.setdefault(loaded.tokenizer, {})
     key = loaded.vocab_size, loaded.eos
     if key not in kept:
@@ -90,7 +90,8 @@ class GrammarTokens:
 
         In a string (where `q` or `Q` is allowed) that is the quote, else a single character;
         elsewhere the first by `_order`. `before` has the tokens of the end so far: those of the
-        same string or number are repeated last, since its pattern may ask for another one.
+        same string or number are repeated last, since its pattern may ask for another one. Some
+        token must be allowed.
         """
         order = self._order.copy()
         letters, quotes = ([token for token in some if mask[token]] for some in self._marks)
@@ -178,7 +179,7 @@ class MatcherAutomaton:
         return torch.from_numpy(mask)
 
     def advance(self, token: int) -> bool:
-        """Read a token and return true; false, with the state as before, where it cannot follow.
+        """Read a token, no EOS id, and return True; False, in the state before: it cannot follow.
 
         Which tokens are drawn the mask decides, since `validate_tokens` allows more than it does.
         """
@@ -190,7 +191,7 @@ class MatcherAutomaton:
         return True
 
     def back(self, tokens: int) -> None:
-        """Return to the state before the last `tokens` tokens, by reading the others again.
+        """Return to the state before the last tokens, `tokens` in number: read the others again.
 
         The matcher's `rollback` is not used: after it llguidance 1.9 makes wrong masks: in nested
         objects it allowed tokens that it then refused to read.

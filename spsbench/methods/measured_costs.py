@@ -104,7 +104,7 @@ class RoundMeter:
         self._turns: list[Floats] = []
 
     def turn(self) -> None:
-        """Time `times` rounds of each K, shuffled, in each size of batch; keep medians for `of`.
+        """Time `times` rounds of each K, shuffled, in each size of batch; `of` returns the medians.
 
         Texts begin anew at the first turn, and where they have no room for another. Before the
         rounds of each size one of the least K is made and not counted, since the first is slower.
@@ -169,7 +169,7 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
     """Measure and keep costs for a request with `costs=here` for which none are kept.
 
     Nothing is done for other requests, or in a context too short to measure in. Costs measured
-    while other work ran are dropped: the processor's usual ones hold then. A log line says which.
+    while other work ran are dropped: usual ones hold until the next try. A log line says which.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None:
         return

@@ -65,7 +65,7 @@ def biases_of(
 def words_of(
     settings: ProcessorSettings, tokenizer: Any, eos: frozenset[int] = frozenset()
 ) -> tuple[Path, ...]:
-    """Return the tokens of each of `bad_words`, as written alone and then after a space; each once.
+    """Return the ids of each of `bad_words`, as written and then after a space, each path once.
 
     DataError: a word that has no tokens or is one of `eos`, or no tokenizer here.
     """
@@ -81,7 +81,7 @@ def words_of(
 
 
 def encode_bare(text: str, tokenizer: Any, where: str) -> list[int]:
-    """Return the ids of a text without special tokens; DataError (by `where`): no tokenizer."""
+    """Return the ids of a text without special tokens; DataError, led by `where`: no tokenizer."""
     if tokenizer is None:
         raise DataError(f"{where} without a tokenizer here: expected one. Name it with `target`")
     if isinstance(tokenizer, IdTokenizer):

@@ -229,7 +229,7 @@ def check_draft_use(cell: Cell, plan: Plan) -> None:
 
 
 def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
-    """Raise UsageError unless the decoder has this drafter with this rule, and K is constant."""
+    """Raise UsageError unless `decoder.rules` has drafter with verifier, and K is constant."""
     rules = decoder.rules or {}
     if rules.get(cell.drafter.name) == str(cell.verifier) and cell.k is not None:
         return

@@ -91,7 +91,7 @@ COSTS = ("costs", *RoundCosts._fields)
 
 
 def known_costs(cell: CellRequest) -> RoundCosts | None:
-    """Return the costs kept for a cell's models on this machine, and remember them; None: none."""
+    """Return the costs that this process knows for a cell, else those of `costs_file`, or None."""
     key = key_of(cell)
     if key not in _known:
         path = costs_file()
@@ -121,7 +121,7 @@ def key_of(cell: CellRequest) -> str:
 
 
 def costs_file() -> Path | None:
-    """Return the file for this processor, threads and versions; None: no cache of the user's."""
+    """Return the path for this processor, threads and versions; None: no cache of the user's."""
     folder = own_folder(FOLDER)
     if folder is None:
         return None

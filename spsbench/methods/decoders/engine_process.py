@@ -72,7 +72,7 @@ class EngineProcess:
         self.version = str(answer["version"])
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; RefusedPromptError: an error; UnavailableError: none."""
+        """Return the answer; RefusedPromptError: it is an error; UnavailableError: none came."""
         with suppress(BrokenPipeError):
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
@@ -82,7 +82,7 @@ class EngineProcess:
         return answer
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line as JSON.
+        """Wait for the next line of the process and return it, decoded from JSON.
 
         Where the process ends or is silent for the timeout, it is closed, and UnavailableError has
         the last line of its standard error.
@@ -153,8 +153,9 @@ class EngineDecoder(Decoder):
     ) -> Self:
         """Return a decoder over the process of these options, which is started if none runs.
 
-        Options are the class's; K = 0 uses no `draft`. MissingError: interpreter, engine or model
-        is missing or does not load; UnavailableError: the process ends, or is silent for `timeout`.
+        Options are those of the class; at K = 0 `draft` is not loaded. MissingError: interpreter,
+        engine or model is missing or does not load; UnavailableError: the process ends, or is
+        silent for `timeout`.
         """
         options = {
             "path": str(Path(path).expanduser()),
@@ -169,7 +170,7 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
-        """Raise MissingError for a missing path or draft, UsageError where K is not constant."""
+        """Raise MissingError where path or draft is not on disk, UsageError for K not constant."""
         args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))

@@ -53,7 +53,7 @@ class LlamaCpp:
         self.version = f"llama-cpp-python {llama_cpp.__version__}"
 
     def prompt(self, content: Any) -> list[int]:
-        """Return the tokens of a text, or of messages in the model's template."""
+        """Return the ids, with special ones, of a text or of messages in the model's template."""
         if not isinstance(content, str):
             from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -66,8 +66,9 @@ class LlamaCpp:
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Return `blocks` after `ids` and `finish` (eos, stop or length), from an empty cache.
 
-        A block is (tokens, seconds since `began`, tokens drafted for it). `request` has the warp,
-        the limit `tokens`, `k`, `seed`, `stop` and `ignore_eos`.
+        A block is (tokens, seconds since `began`, tokens drafted for it); the last one has the EOS
+        or what completes a stop string. `request` has the warp, the limit `tokens`, `k`, `seed`,
+        `stop` and `ignore_eos`.
         """
         import llama_cpp
 
@@ -129,7 +130,7 @@ class OpenVino:
         self.version = f"openvino-genai {genai.__version__}"
 
     def prompt(self, content: Any) -> list[int]:
-        """Return the tokens of a text, or of messages in the model's template."""
+        """Return the ids, with special ones, of a text or of messages in the model's template."""
         if isinstance(content, str):
             return self._ids(content, special=True)
         text = self._tokenizer.apply_chat_template(content, add_generation_prompt=True)
@@ -195,11 +196,11 @@ ENGINES: dict[str, type[Any]] = {"llamacpp": LlamaCpp, "openvino": OpenVino}
 
 
 def serve_engine(name: str, options: dict[str, Any]) -> None:
-    """Load an engine and write its version, then an answer to each line of the standard input.
+    """Load an engine and write its `version`, then an answer to each line of the standard input.
 
-    Both directions are JSON, a line each. An answer has blocks, finish, text (cut at stop strings)
-    and prompt_tokens; a failure is `error`, and one to load is the last line. What the engine
-    prints goes to the standard error.
+    Both directions are JSON objects, a line each. An answer has blocks, finish, text (cut at stop
+    strings) and prompt_tokens; a failure has `error` alone, and one to load is the last line. What
+    the engine prints goes to the standard error.
     """
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer

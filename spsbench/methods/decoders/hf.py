@@ -51,10 +51,10 @@ class Blocks:
         self._scored = 1
 
     def watch(self, model: PreTrainedModel, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Note the rows that the target scores, as a pre-hook of its forward pass; the last counts.
+        """Note for `put` how many rows the coming pass scores, as a pre-hook of the target.
 
-        `logits_to_keep` of them, else the rows fed from the newest token on. A model that is its
-        own assistant drafts before the last pass.
+        They are `logits_to_keep`, else the rows fed from the newest token on. The last pass before
+        `put` counts: a model that is its own assistant drafts in those before.
         """
         keep = kwargs.get("logits_to_keep")
         if keep is None:  # not every model can leave rows out; then the rows fed must tell
@@ -88,8 +88,7 @@ class HfDecoder(Decoder):
     def open(cls, context: DecoderContext) -> Self:
         """Return a decoder over the cell's models; UsageError: options that transformers lacks.
 
-        Drafter ngram becomes transformers' prompt lookup; a schedule without a constant K means K =
-        0.
+        Drafter ngram becomes transformers' prompt lookup; without a constant K nothing is drafted.
         """
         cell = context.cell
         options = dict(cell.drafter.args)
@@ -154,7 +153,7 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """Raise DataError if `prompt` + `budget` tokens and drafts exceed the draft's context."""
+        """Raise DataError if drafts after `prompt` + `budget` tokens exceed the draft's context."""
         if not self._k or (self._draft is None and not self._lookup):
             return
         limit = context_of(self._draft or self._target)
@@ -200,7 +199,7 @@ class HfDecoder(Decoder):
 
     @contextmanager
     def _assistant(self) -> Iterator[dict[str, Any]]:
-        """Yield keywords for assisted generation, with K in the draft's config meanwhile; or {}."""
+        """Yield keywords of `generate`, {} without a draft; K is in its config for the block."""
         draft = self._draft
         if draft is None or self._k == 0:
             yield {}

@@ -73,7 +73,7 @@ class OpenAiDecoder(Decoder):
         timeout: float = 120.0,
         retries: int = 3,
     ) -> Self:
-        """Return a decoder over a client of `url`, or of `baseline` at K = 0; nothing is sent."""
+        """Return a decoder over a client of `url`, at K = 0 of any `baseline`; nothing is sent."""
         other = context.cell.k == 0 and baseline
         limits = HttpLimits(timeout=timeout, retries=retries)
         client = Client(baseline if other else url, BASELINE_KEY if other else KEY, limits)
@@ -270,9 +270,10 @@ class OpenAiDecoder(Decoder):
             )
 
     def _rounds(self, answer: Answer, round_spans: list[PassTokens]) -> Iterator[Round]:
-        """Yield a round for each span, in order, with its ids if there are any; one without spans.
+        """Yield a round for each span, in order, with its ids if there are any.
 
-        The last has the finish, and the text where no tokenizer here decodes ids.
+        The last has the finish, and the text where no tokenizer here decodes ids. Without spans it
+        is the only round, and has no tokens.
         """
         usual = "eos" if answer.stopped_by is None else "stop"
         reason = (answer.finish or "length").lower()
@@ -325,7 +326,7 @@ async def counted_since(before: Mapping[str, float], client: Client) -> Acceptan
 
 @contextmanager
 def naming(prompt: EnginePrompt, batch: RequestBatch | None) -> Iterator[None]:
-    """Name the prompt in errors of the block that end the run; those of one prompt stay as is."""
+    """Name the prompt in errors that end the run, not in those of one prompt; advise on `batch`."""
     try:
         yield
     except (AbortedError, ImpossibleAnswerError, RefusedPromptError):

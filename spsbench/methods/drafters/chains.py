@@ -56,9 +56,10 @@ class ChainsDrafter(FrontierDrafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`.
 
-        Token d of chain c is drawn by DRAFT's uniform d * n + c. Chains end where `go_on` refuses
-        their next slot; where one token is possible, one chain of a node goes on. With `share`
-        equal tokens below a node are one node, fed once, and the draft has no probs.
+        Nodes come depth by depth, with probs [N, V]. Token d of chain c is drawn by DRAFT's uniform
+        d * n + c. Chains end where `go_on` refuses their next slot; where one token is possible,
+        one chain of a node goes on. With `share` equal tokens below a node are one node, fed once,
+        and the draft has no probs.
         """
         frontier, n = self._frontier, self.n
         frontier.settle(context)

@@ -62,10 +62,11 @@ class CopyDrafter(RuleDrafter):
         self._read = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Move the pointer along new tokens; return the source after it for all K, or [].
+        """Move the pointer along new tokens; return for each K the same tokens of the source.
 
-        Where it is lost or at the end, it is set to the one place that follows the longest end of
-        the text that the source has, if that occurs once and `least` tokens agree.
+        As many as the largest K come from the pointer on, fewer at the source's end, [] where it is
+        lost. Where it is lost or at the end, it is first set to the one place that follows the
+        longest end of the text that the source has, if that occurs once and `least` tokens agree.
         """
         for token in tokens[self._read :]:
             self._met = self._index.step(*self._met, token)

@@ -145,7 +145,7 @@ class StringDrafter(Drafter):
         self._fed = []
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft until there are `k` tokens of the target's; sampled ones use DRAFT in order.
+        """Draft up to `k` tokens of the target's, without probs; sampled ones use DRAFT in order.
 
         Ends earlier where `go_on` refuses a slot, at an end of text, at a limit of the draft's
         tokens, or where the text cannot be written in them. Each batch of tokens is read on the
@@ -210,8 +210,8 @@ class OwnTokens:
     def align(self, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
         """Roll the cache back to the text and return [m], the tokens to feed next, at least one.
 
-        None where the text cannot be written, or fills the draft model's context. `tokens` is the
-        whole text, in the target's tokens; `drafted` are the draft's, fed after the last `align`.
+        None where the text cannot be written, or exceeds the draft model's context. `tokens` is
+        the whole text, in the target's ids; `drafted` are the draft's, fed after the last `align`.
         """
         self._cached += drafted
         self._pending = []

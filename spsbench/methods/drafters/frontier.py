@@ -93,8 +93,8 @@ class Frontier:
 
         `logits` [1, V] are of the newest pass; tokens are drawn under `warp` by `u` [n] float64 in
         [0, 1), up to rounding; `first` is the number of the first of these nodes. Returns the
-        tokens [n], None where the logits hold for any, and the logits [n, V] after each; None: they
-        are to be fed one by one.
+        tokens [n] and the logits [n, V] after each; None for the tokens: the logits do not depend
+        on them. None alone: nothing was fed, and they are to be fed one by one.
         """
         return None
 

@@ -88,9 +88,9 @@ class HiddenReader(Frontier):
             self._unread.append(([state.clone() for state in states], tokens))
 
     def _kept(self, context: Context) -> tuple[list[Tensor], list[int]] | None:
-        """Return the features and tokens of the last round; None: they are read, or there are none.
+        """Return the last round's features, [m, Ht] by layer, and the m tokens after them.
 
-        Features come as the layers' [m, Ht], with the m tokens after them.
+        None: they have been read, or there are none.
         """
         seen = self._read + sum(len(tokens) for _, tokens in self._unread)
         new = len(context.tokens) - 1 - seen
@@ -139,7 +139,7 @@ class HiddenReader(Frontier):
         """Read n times [m, Ht] hidden states and the [m] next tokens; return [H], the newest."""
 
     def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
-        """Read hidden states of the target [m, Ht] and the m tokens after them, in chunks."""
+        """Read [m, Ht] states by layer and the m tokens after them, in chunks; set `_newest`."""
         ids = send(torch.tensor(list(tokens), dtype=torch.int64), self._target.device)
         for start in range(0, len(ids), CHUNK):
             part = slice(start, start + CHUNK)
@@ -320,8 +320,9 @@ class HeadFrontier(HiddenReader):
     def _pass(
         self, features: Tensor, tokens: Tensor, places: RowPositions, sees: Any, cache: Any
     ) -> Tensor:
-        """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
+        """Return [m, H] outputs for features [m, H] and the tokens [m] after them.
 
+        Their rows go to `cache` at `places`, under the mask `sees` (None: none is needed).
         Texts of a batch share the pass, unless the rows are many: those of a prompt.
         """
         inputs = features, self._embed(tokens), places, cache, sees
@@ -363,7 +364,7 @@ class SlotFrontier(HeadFrontier):
         """Return None: nothing that is drawn is fed."""
 
     def _predicted(self, m: int) -> Tensor:
-        """Return [m, V] logits of the slots after the first, by one pass over m mask tokens."""
+        """Return [m, V] logits of slots 1 to m, by a pass over mask tokens after the text alone."""
         device, start = self._target.device, self._read
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)

@@ -146,7 +146,7 @@ class Mtp(HeadDrafter):
     norms: str = ""
 
     def frontier_of(self, network: Any) -> type[HiddenReader]:
-        """Return the class that reads `network`; UsageError: a tree over a layer a depth."""
+        """Return the frontier for `network`; UsageError: a tree over an `MtpLadder`."""
         if not isinstance(network, MtpLadder):
             return self.frontier
         if self.tree:

@@ -38,8 +38,9 @@ class HybridDrafter(Drafter):
     def plan(cls, first: str = FIRST, then: str = THEN, **_: Any) -> Plan:
         """Return the plan of both; ValueError: `first` samples, or both take `draft`.
 
-        Drafts are sampled where those of `then` are and neither branches, else deterministic; they
-        may branch where one's may. `draft` and parts of the target are what either takes.
+        Arguments are specs of drafters. Drafts are sampled where those of `then` are and neither
+        branches, else deterministic; they may branch where one's may. `draft` and parts of the
+        target are what either takes.
         """
         plans = [plan_of(parse_inner(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:

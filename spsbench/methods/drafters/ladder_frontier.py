@@ -42,7 +42,7 @@ class LadderFrontier(HiddenReader):
         super().begin(prompt, prefill)
 
     def _run_stage(self, k: int, start: int, features: Tensor, tokens: Tensor) -> Tensor:
-        """Run layer k over [m, H] features from row `start` on, and [m] tokens; return [m, H]."""
+        """Return layer k's [m, H] for features [m, H] and tokens [m], as its rows from `start`."""
         stage, m = self._stages[k], len(features)
         embedded = stage.embed(tokens, self._target.embed).to(self._dtype)
         window = self.network.shape.window
@@ -53,7 +53,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        """Run all layers over the text's new tokens, keep waiting rows; return [H], layer 0's."""
+        """Run all layers over the text's new tokens, keep waiting rows; return layer 0's last."""
         text, end = torch.cat([self._newest_tokens, tokens]), self._read + len(tokens)
         features = self._run_stage(0, self._read, self._stages[0].fuse(hidden), tokens)
         newest = features[-1]
@@ -75,7 +75,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Feed the newest drafted token to the layer of its depth; return [1, V] logits."""
+        """Feed one token, the newest of a chain, to its depth's layer; return [1, V] logits."""
         self._add(nodes, parents)
         self._drafted = torch.cat([self._drafted, send(tokens, self._target.device)])
         k = len(self._drafted)

@@ -46,10 +46,11 @@ class LookaheadDrafter(Drafter):
         self._columns, self._pool, self._taken = [], {}, 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Learn from the last pass; draft n-grams of the pool, then the window, only for scores.
+        """Learn from the last pass; draft n-grams of the pool, then the window's cells.
 
         N-grams after the newest token form a trie of depth `k` at most, within `context.nodes`. The
-        window is left out at K = 0 or where it does not fit.
+        cells are the draft's `scored_only` last nodes; at K = 0 or without room for all there are
+        none.
         """
         x = context.tokens
         if context.last is not None:
@@ -66,7 +67,7 @@ class LookaheadDrafter(Drafter):
         return Draft(torch.tensor(tokens, dtype=torch.int64), None, above, scored_only=scored)
 
     def _add_window(self, tokens: list[int], parents: list[int]) -> None:
-        """Append the window to a draft's nodes: level 0, then each column under its cell."""
+        """Append the window to both lists: level 0, a chain, then each column under its cell."""
         first = len(tokens)
         for i, column in enumerate(self._columns):
             tokens.append(column[0])
@@ -120,7 +121,7 @@ class LookaheadDrafter(Drafter):
 
 
 def _trie(grams: Sequence[tuple[int, ...]], depth: int, most: int) -> tuple[list[int], list[int]]:
-    """Return tokens and parents (-1: root) of a trie of `grams` cut to `depth`: `most` at most."""
+    """Return tokens and parents (-1: root) of a trie of `grams` cut to `depth`: first `most`."""
     tokens: list[int] = []
     parents: list[int] = []
     seen: dict[tuple[int, ...], int] = {(): -1}

@@ -72,7 +72,7 @@ class ChainDrafter(FrontierDrafter):
         return Draft(torch.cat(tokens), spread)
 
     def follow(self, context: Context, tokens: Tensor) -> Along | None:
-        """Return the probs of a draft in which `tokens` are drawn; None: nothing is drafted."""
+        """Return the probs of each slot if `tokens` [N] are drawn; None: nothing is drafted."""
         frontier, warp = self._frontier, context.warp
         frontier.settle(context)
         depth = frontier.depth(context, len(tokens))
@@ -126,7 +126,7 @@ class ModelDrafter(ChainDrafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return probs before `tokens[begin:]`, never None; the cache then has all but the last."""
+        """Return the probs, never None, that `tokens[begin:]` come from; feed all but the last."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)

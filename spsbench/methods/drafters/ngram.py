@@ -76,11 +76,11 @@ def look_ups(
     first: int,
     ks: Sequence[int],
 ) -> NDArray[np.int64]:
-    """Return [2, K, L] what is drafted before each token of a text, for each K.
+    """Return [2, K, L] counts of what is drafted for each K before each of the last L tokens.
 
-    The number of tokens, then how many of the first ones the text has too. `proposals` is the
-    method of a drafter after its `begin`; `text` is prompt and answer, and `first` the position of
-    the first of the L tokens.
+    They are the length of the chain, maybe above K, and how many of its first tokens the text goes
+    on with. `proposals` is the method of a drafter after its `begin`; `text` is prompt and answer,
+    and `first` the position of the first of the L tokens.
     """
     most, tokens = max(ks), list(text[:first])
     rows: list[list[int]] = []
@@ -161,7 +161,7 @@ class NgramDrafter(RuleDrafter):
         self._indexed = max(self._indexed, searched - 1)
 
     def _match(self, x: Sequence[int]) -> int | None:
-        """Return the place after the n-gram that `match` chooses for the end of `x`; None: none."""
+        """Return the position after the occurrence to copy for the end of `x`; None: none."""
         longest = self.min_n if self.match == "recent" else self.n
         for n in range(min(longest, len(x)), self.min_n - 1, -1):
             gram = tuple(x[-n:])

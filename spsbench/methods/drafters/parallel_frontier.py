@@ -128,7 +128,7 @@ class BlockFrontier(HiddenReader):
         return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in places])
 
     def _grow(self, nodes: Sequence[int]) -> None:
-        """Predict a block after each node that ends one, in one pass, and place the node there."""
+        """Predict a block after each of `nodes`, which all end one; place each before its block."""
         network, n, k = self.network, len(nodes), self.network.block
         ends = [self._at[node] for node in nodes]
         before = [self._blocks[at.block] for at in ends]
@@ -155,7 +155,7 @@ class BlockFrontier(HiddenReader):
             self._at[node] = Place(first + i, ())
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
+        """Return the last n blocks' positions [n * k] and bool mask [n * k, rows], True: seen."""
         k, tree = self.network.block, tree_of(torch.tensor(self._above))
         start = self._read + k * tree.ancestors[-n:]
         places = (start[:, None] + torch.arange(k)).flatten()

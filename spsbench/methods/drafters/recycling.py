@@ -31,7 +31,8 @@ class EarlierRows:
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
         """Return the rows (token -> candidates) of a new text: its own, over other prompts'.
 
-        The rows kept for this prompt are dropped, and of too many prompts the oldest one's.
+        What is written to them is kept for this prompt. Rows kept for it before are dropped, and of
+        too many prompts the oldest one's.
         """
         key = tuple(prompt)
         self._of.pop(key, None)
@@ -93,7 +94,7 @@ class RecyclingDrafter(LookUpDrafter):
         return chain(x[-1], followers, k).draft()
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:
-        """Store the candidates after each token of the last pass, those of kept tokens last."""
+        """Store the candidates after each token of the last pass; of equal tokens a kept one's."""
         logits, drafted = last.scores.logits, last.draft.tokens
         rows = logits.topk(min(self._width, logits.shape[-1])).indices  # [N + 1, width]
         n, width = len(drafted), rows.shape[-1]

@@ -105,10 +105,10 @@ class TwoLevelDrafter(PartialDrafter):
         self._first.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draw up to `k` tokens; a pass scores what `first` guessed right, and one token more.
+        """Draw up to `k` tokens with probs [N, V], under constraint and processors.
 
-        Slot i uses DRAFT's uniform i, and returns its probs, under constraint and processors, too.
-        It ends where `go_on` refuses the next slot.
+        Slot i uses DRAFT's uniform i. A pass makes the tokens that `first` guessed right, and one
+        more. The draft ends where `go_on` refuses the next slot.
         """
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         p: list[Tensor] = []
@@ -141,10 +141,10 @@ class TwoLevelDrafter(PartialDrafter):
 
 
 def variant_of(count: int, skip: str | int) -> Variant:
-    """Return the layers that a model of `count` skips by `skip`, such as 3, 2+4 or 8-11.
+    """Return the layers to skip, from 0, of `count`, by `skip`: such as 3, 2+4 or 8-11 (inclusive).
 
-    Empty or `half` is every other one but the first and the last two, else the last. ValueError for
-    anything else; that the model has the layers is not checked.
+    Empty or `half` is every other one but the first and the last two, of fewer than 5 the last.
+    ValueError for anything else; that the model has the layers is not checked.
     """
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))

@@ -101,7 +101,7 @@ class ShapedDrafter(FrontierDrafter):
     def _child_counts(
         self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """Return how many children each node gets: those of the shape, or 0 if `go_on` refuses.
+        """Return how many children each node of `slots` gets: the shape's, or 0 if `go_on` refuses.
 
         Sampled ones are no more than tokens of weight, and where one token has all of it only one.
         """
@@ -117,7 +117,7 @@ class ShapedDrafter(FrontierDrafter):
     def _draw(
         self, logits: Tensor, probs: Tensor, slots: Sequence[int], most: int, u: Tensor | None
     ) -> Tensor:
-        """Draw [R, W] children of R nodes, W = `most`, by slots of `u`; None: the likeliest."""
+        """Return [R, `most`] tokens, children of R `slots` by their uniforms; None: likeliest."""
         if u is None:
             return logits.topk(most).indices
         padded = [[*self._children[slot][:most]] for slot in slots]
@@ -248,7 +248,7 @@ def drawn_as(siblings: str) -> Drawn:
 
 
 def parents_of(shape: str | int) -> list[int]:
-    """Return the parents (-1: the context) of a tree such as `3x2x1`, level by level.
+    """Return the parents (-1: the context) of a tree, level by level: see `Tree` for `3x2x1`.
 
     ValueError: not such widths, or more than `MAX_NODES` nodes.
     """

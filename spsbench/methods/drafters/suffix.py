@@ -80,7 +80,8 @@ class SuffixDrafter(RuleDrafter):
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         """Return for each K the chain with the most expected kept tokens, of all ends of the text.
 
-        Another chain may be best for another K, so a draft need not begin the longer one.
+        Another chain may be best for another K, so a draft need not begin the longer one. Chains
+        may be longer than their K; () where nothing follows.
         """
         self._take_in(tokens)
         most = max(ks)
@@ -111,7 +112,7 @@ class SuffixDrafter(RuleDrafter):
                     self._met = self.earlier.automaton.step(*self._met, token)
 
     def _ends(self, k: int) -> Iterator[tuple[SuffixAutomaton, int, int]]:
-        """Yield (automaton, state, depth to draft) of suffixes, longest first, by automaton."""
+        """Yield (automaton, state, depth to draft) of known ends, longest first, by automaton."""
         places = [(self._own, self._own.earlier())]
         if self.earlier is not None and self._met is not None:
             places.append((self.earlier.automaton, self._met))

@@ -44,7 +44,7 @@ class SuffixAutomaton:
         self.last, self._adding = ROOT, owner
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text; each counts for the longest `MOST_SUFFIXES` that it ends."""
+        """Append tokens to the text; each counts for the `MOST_SUFFIXES` longest ends of it."""
         for token in tokens:
             state, counted = self.last, ROOT
             self.last = self._extended(token)
@@ -114,7 +114,10 @@ class SuffixAutomaton:
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Return state and length of another text's longest known suffix after one more token."""
+        """Return state and length of another text's longest known end, given those before `token`.
+
+        They are `ROOT` and 0 where no text has `token`.
+        """
         while state != ROOT and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -123,7 +126,7 @@ class SuffixAutomaton:
         return self._next[state][token], length + 1
 
     def longest_end(self, text: Sequence[int]) -> tuple[int, int]:
-        """Return state and length of the longest end of another text that is known."""
+        """Return state and length of the longest known end of another text; `ROOT` and 0: none."""
         size, length, state = 32, 32, ROOT
         while length == size:  # the end may be longer than what was looked at
             size, state, length = 2 * size, ROOT, 0
@@ -151,7 +154,10 @@ class SuffixAutomaton:
         self._is_suffix[link] = True
 
     def _own(self, at: int, token: int) -> int:
-        """Return the state whose longest substring is that of `at` with `token`; split it off."""
+        """Return the state whose longest substring is that of `at` followed by `token`.
+
+        Where `token` leads to a state of longer ones as well, it is split off that state.
+        """
         reached = self._next[at][token]
         length = self._length[at] + 1
         if self._length[reached] == length:

@@ -44,7 +44,10 @@ def prefix_weights(ratio: Tensor) -> Tensor:
 
 
 def keep_chances(draft: Draft, q: Tensor, weight: Tensor) -> Tensor:
-    """Return [N], the chance to keep each prefix of 1 to N tokens, given that no longer one is."""
+    """Return [N], the chance to keep each prefix of 1 to N tokens, given that no longer one is.
+
+    `weight` [N + 1] is that of `prefix_weights`, and `q` [N + 1, V] has the target's probs.
+    """
     chance = weight[1:].clone()  # nothing was drafted after the last
     if len(chance) > 1 and draft.probs is not None:
         before = chance[:-1]

@@ -63,7 +63,11 @@ class Lenient(WalkDown):
         return by_ratio(draft, q, noise, self.l)
 
     def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
-        """Return `q` [N+1, V], one-hot at drafted tokens that reach l times the peak of `sure`."""
+        """Return `q` [N+1, V], one-hot in rows whose drafted token reaches l times the peak.
+
+        `sure` [N+1, V], the target's probs at temperature 1, has the peaks. Where `l` is 1, `q`
+        itself is returned.
+        """
         if self.l == 1:
             return q
         at = draft.tokens[:, None]

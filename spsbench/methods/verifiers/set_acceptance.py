@@ -49,7 +49,7 @@ class Allowing(WalkDown):
 
 
 def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:
-    """Return the nodes of the longest path that passes, [] if none; ties by sums of `chances`."""
+    """Return the longest path that passes, from the top, [] if none; ties by sums of `chances`."""
     best: tuple[int, float, int] = (0, 0.0, -1)  # depth, log-probability, node
     reached: dict[int, tuple[int, float]] = {-1: (0, 0.0)}
     for node, parent in enumerate(parents):

@@ -67,7 +67,11 @@ class SpecTr(Accepting):
 
 
 def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
-    """Return [N + 1] rho, by which tests divide q / p, after each row; 1 where `k` is at most 1."""
+    """Return [N + 1] rho, by which tests divide q / p, after each row.
+
+    `k` [N + 1] is how many tokens were drawn after a row, or after one of the same text. rho is 1
+    where it is at most 1, or the row has no child.
+    """
     rho = torch.ones_like(q[:, 0])
     counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
     rows = [at for at, nodes in enumerate(draft.tree.children) if nodes]

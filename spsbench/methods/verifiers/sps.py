@@ -65,7 +65,10 @@ def ratios(draft: Draft, q: Tensor) -> Tensor:
 
 
 def slot_probs(draft: Draft, slot: Row) -> Tensor | None:
-    """Return [V], the probs of a slot of a chain: zeros, or None, after the last."""
+    """Return [V] probs of a chain's slot; after the last zeros for a tensor, None for a number.
+
+    None as well: the draft has no probs or no tokens.
+    """
     n = len(draft.tokens)
     if draft.probs is None or n == 0:
         return None

@@ -56,7 +56,7 @@ class TreeRejection:
     def refuse_level(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
         """Refuse all children of `rows` in turn, from the given weights on; set their chances.
 
-        `first` is the index of the rows in `order`: those with the most children come first.
+        `rows` are a level: `order` from its index `first` on, those with the most children first.
         `weights` [rows] has the probability of each row.
         """
         children = [self.tree.children[at] for at in rows]
@@ -71,7 +71,7 @@ class TreeRejection:
                 self._refuse(here, before, nodes, rank)
 
     def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
-        """Set the chance of one child, its number `rank`, of each row in `here`; refuse it.
+        """Set the chance of one child, from 0 its `rank`, of each row of `order[here]`; refuse it.
 
         `before` [n, V] is the mass of the rows, `nodes` their children. `left`, `weight` and
         `scale` of the rows change in place.
@@ -109,7 +109,7 @@ class TreeRejection:
         return probs, probs.sum(-1)
 
     def probs_at(self, end: Tensor) -> Tensor:
-        """Return [V], the weights of the token after row `end` []: the leftover; q below a leaf."""
+        """Return [V] weights of the token after row `end` []: the leftover; q for a leaf."""
         probs = self.q.index_select(0, end[None])[0]
         if not self.order:
             return probs

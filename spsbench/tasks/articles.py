@@ -3,6 +3,7 @@
 XSum's test split is one parquet file of the hub, pinned by commit, in its cache.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from spsbench.errors import DataError, UnavailableError
 from spsbench.tables import read_table
-from spsbench.tasks.reader import drop_repeated, read_rows
+from spsbench.tasks.reader import dataset_rows, drop_repeated, read_rows
 
 
 class NewsItem(NamedTuple):
@@ -51,10 +52,10 @@ class Articles(NamedTuple):
 
 
 def articles(data: str, count: int) -> Articles:
-    """Return the articles that `data` names: `hub`, `count` of `mini`, `auto`, or else a path.
+    """Return the articles that `data` names: `count` of `mini`, or all of `hub`, a path or an id.
 
-    `auto` is the hub's, or `mini` where it is out of reach. ValueError: a count out of range.
-    SpsError: data that is missing, unreachable, or unusable.
+    `auto` is `hub`, or `mini`, whose title says why, where that is out of reach. ValueError: a
+    `count` not in 1 to 1,000, for any `data`. SpsError: missing, unreachable or unusable data.
     """
     if not 1 <= count <= MAX_MINI_ARTICLES:
         raise ValueError(f"count is {count}: expected 1..{MAX_MINI_ARTICLES}")
@@ -69,6 +70,11 @@ def articles(data: str, count: int) -> Articles:
     except UnavailableError as error:
         mini, (why, *_) = _mini(count), str(error).split(":")
         return mini._replace(title=f"{mini.title}; {why}")
+
+
+def is_hub_id(data: str) -> bool:
+    """Return whether `data` is OWNER/NAME without a folder OWNER here: an id of the hub."""
+    return bool(re.fullmatch(r"[\w-]+/[\w.-]+", data)) and not Path(data).parent.exists()
 
 
 def _mini(count: int) -> Articles:
@@ -87,7 +93,7 @@ def _hub() -> Articles:
 
 
 def _file(path: Path) -> Articles:
-    """Return a file's distinct articles, counted in the title; DataError: none, or a bad row."""
+    """Return the distinct articles of a path or id, and `WRITTEN`; DataError: none, or a bad row."""
     items, repeated = drop_repeated(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")
@@ -99,7 +105,7 @@ def _file(path: Path) -> Articles:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, NewsItem]]:
-    for row in read_rows(path):
+    for row in dataset_rows(str(path)) if is_hub_id(str(path)) else read_rows(path):
         # On one line, so that no line of a text looks like the layout of a prompt.
         texts = (" ".join(row.text(key).split()) for key in ("document", "summary"))
         yield row.where, NewsItem(row.name("id"), *texts)

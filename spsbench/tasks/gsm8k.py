@@ -70,7 +70,7 @@ class Gsm8k(PromptTask):
 
         Args:
             data: `hub` is the test split of openai/gsm8k (1,319 problems); anything else is a path
-                to JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
+                to JSONL (perhaps gzipped), parquet, or a folder that `datasets` loads.
             max_new_tokens: maximum number of tokens to generate.
         """
         from spsbench.models.hub import fetch_file

@@ -47,8 +47,8 @@ class Jsonl(PromptTask):
         r"""Read the prompts; ValueError: no path, or no new tokens. SpsError: an unusable file.
 
         Args:
-            path: JSONL, a JSON list, CSV or text (perhaps gzipped), parquet, or a folder of
-                `datasets.Dataset.save_to_disk`.
+            path: JSONL, a JSON list, CSV or text (perhaps gzipped), parquet, or a folder that
+                `datasets` loads.
             max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, split at `|`; `\n` and `\t` are read as in Python.
         """

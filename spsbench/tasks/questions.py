@@ -36,7 +36,7 @@ class Questions(Jsonl):
 
         Args:
             data: `hub` (of `mtbench`, its default), or a path to JSONL (perhaps gzipped), parquet,
-                or a folder of `datasets.Dataset.save_to_disk`.
+                or a folder that `datasets` loads.
             max_new_tokens: maximum number of tokens to generate; None: `tokens`.
             category: ask the questions of this group alone.
         """

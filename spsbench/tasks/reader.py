@@ -1,4 +1,4 @@
-"""Rows of a data file: JSONL, a JSON list, CSV, text, parquet, or a folder saved by `datasets`.
+"""Rows of a data file: JSONL, a JSON list, CSV, text, parquet, or a folder that `datasets` loads.
 
 The first bytes of a file decide its format, not its name, but for CSV and TSV; all but parquet may
 be gzipped. Errors name the place in the file; nothing is skipped or repaired.
@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from msgspec import json
 
-from spsbench.errors import DataError, first_line
+from spsbench.errors import DataError, UnavailableError, first_line
 from spsbench.untrusted import open_untrusted
 
 DATA = "JSONL, JSONL.gz, CSV or parquet"
@@ -47,7 +47,7 @@ class FileRow(NamedTuple):
         return value
 
     def name(self, key: str) -> str:
-        """Return the id under `key`, a text or an integer, as text; DataError: neither, or ""."""
+        """Return the id under `key`, a text or an integer, as a str; DataError: neither, or ""."""
         value = self.values.get(key)
         if type(value) is int:
             return str(value)
@@ -57,13 +57,13 @@ class FileRow(NamedTuple):
 
 
 def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
-    """Yield the rows of a file, or of a folder, in order.
+    """Yield the rows of a file, or of a folder that `datasets` saved, in order, as it is read.
 
     `text` is the key for a line that is plain text, or a JSON string; None: such lines are refused.
     SpsError: as `open_untrusted`. DataError: too large, or of another format; it names the line.
     """
     if path.is_dir():
-        yield from _saved_rows(path)
+        yield from dataset_rows(str(path))
         return
     with open_untrusted(path, DATA) as (file, _):
         start = file.peek(4)[:4]  # type: ignore[attr-defined]
@@ -82,9 +82,9 @@ def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
 
 
 def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
-    """Return the distinct items of (place, item) pairs, in order, and how many repeated others.
+    """Return the distinct items of (place, item) pairs, in order, and how many equal others came.
 
-    DataError: two different items have the same id.
+    DataError, with both places: two different items have the same id.
     """
     first_of: dict[str, tuple[str, Item]] = {}
     repeated = 0
@@ -114,7 +114,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
-    """Yield rows by the names in a CSV's first line, without empty fields; DataError: malformed."""
+    """Yield a CSV's rows, keys by its first line, without empty fields; DataError: malformed."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
     size = 0
@@ -133,7 +133,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
 
 
 def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield rows, by `_value` and `_row`, of lines not blank; DataError: theirs, or too long."""
+    """Yield the rows of lines that are not blank; DataError: no row by `_value`, or too long."""
     size = 0
     for number, line in enumerate(lines, 1):
         size += len(line)
@@ -149,10 +149,10 @@ def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Fil
 
 
 def _value(line: bytes, where: str, text: str | None) -> Any:
-    """Return a line's JSON object; DataError: malformed, not UTF-8 or, without a key `text`, none.
+    """Return a line's JSON object; `where` names its place in messages.
 
-    With `text`, a line that does not begin with `{` is a str: that of a JSON string or the line
-    itself. A JSON list is a list, which `_row` refuses.
+    With a key `text`, a line that does not begin with `{` is a str: that of a JSON string, or the
+    line itself; a JSON list is a list, which `_row` refuses. DataError: neither, or not UTF-8.
     """
     start = line.lstrip()[:1]
     try:
@@ -189,20 +189,42 @@ def _parquet(path: Path) -> Iterator[FileRow]:
         yield from _number_rows(chain.from_iterable(batches), path)
 
 
-def _saved_rows(path: Path) -> Iterator[FileRow]:
-    """Yield the rows of a folder by `Dataset.save_to_disk`; DataError for another."""
+def dataset_rows(name: str) -> Iterator[FileRow]:
+    """Yield the rows of a data set that `datasets` loads: of its split `test`, or its only one.
+
+    `name` is a folder, of `save_to_disk` or of data files, or an id of the hub. DataError: it is no
+    such, too large, or has other splits. UnavailableError: an id neither cached nor within reach.
+    """
     import datasets
 
     try:
-        saved = datasets.load_from_disk(str(path))
-    except FileNotFoundError:
-        saved = None
-    if not isinstance(saved, datasets.Dataset):
+        splits = _splits(datasets, name)
+    except ConnectionError as error:
+        raise UnavailableError(
+            f"{name} is not cached and the hub cannot be reached: expected a data set. "
+            "Name a file or folder, or run once with network"
+        ) from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise DataError(
-            f"a folder that is no data set ({path}): expected a file, or a folder that "
-            "`Dataset.save_to_disk` wrote. Name one split"
+            f"no data set ({name}): expected a file, or a folder of data files or of "
+            "`Dataset.save_to_disk`. Check the name"
+        ) from error
+    rows = splits.get("test") or (next(iter(splits.values())) if len(splits) == 1 else None)
+    if rows is None:
+        raise DataError(
+            f"splits {', '.join(splits)} ({name}): expected one, or 'test'. Save one of them alone"
         )
-    yield from _number_rows(saved, path)
+    _check_size(rows.data.nbytes, Path(name))
+    yield from _number_rows(rows, Path(name))
+
+
+def _splits(datasets: Any, name: str) -> dict[str, Any]:
+    """Return the splits by name; "" is that of a single one that was saved."""
+    try:
+        saved = datasets.load_from_disk(name)
+    except FileNotFoundError:
+        saved = datasets.load_dataset(name)
+    return saved if isinstance(saved, dict) else {"": saved}
 
 
 def _number_rows(values: Iterable[dict[str, Any]], path: Path) -> Iterator[FileRow]:

@@ -14,14 +14,15 @@ instead, without an example and without stop strings.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample
 from spsbench.tasks import rouge
-from spsbench.tasks.articles import articles, layout
+from spsbench.tasks.articles import articles, is_hub_id, layout
 from spsbench.tasks.base import PromptTask
 
 _MARK = re.compile(r"""(?<![.!?])[.!?]++["'”’)\]]*+\s++""")
@@ -81,12 +82,17 @@ class XSum(PromptTask):
         Args:
             data: `hub` is XSum's test split, downloaded once; `mini` generated articles that the
                 bundled pair can sum up; `auto` the split if it is cached or within reach, else
-                `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
-                `datasets.Dataset.save_to_disk`, with `id`, `document` and `summary`.
+                `mini`; else a path to JSONL (perhaps gzipped), parquet, or a folder that `datasets`
+                loads, or OWNER/NAME on the hub, with `id`, `document` and `summary`.
             count: number of articles of `mini`, 1 to 1,000; of other data all are taken.
         """
         title, items, self._example = articles(data, count)
         self.hold(title, [Sample(item.id, item.document, item.summary) for item in items], 128)
+
+    @classmethod
+    def online(cls, arguments: Mapping[str, Any]) -> bool:
+        """Return whether these arguments may need a hub: by default, and for ids of data sets."""
+        return super().online(arguments) or is_hub_id(str(arguments["data"]))
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all articles as prompts, in order; one that does not fit ends after a sentence.

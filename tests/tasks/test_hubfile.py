@@ -2,10 +2,11 @@
 
 from types import SimpleNamespace
 
+import datasets
 import huggingface_hub
 import pytest
 
-from spsbench.errors import PermissionDeniedError, UnavailableError
+from spsbench.errors import MissingError, PermissionDeniedError, UnavailableError
 from spsbench.models.hub import cached_file, fetch_file
 from spsbench.tasks import articles
 from spsbench.tasks.xsum import XSum
@@ -93,3 +94,15 @@ def test_auto_takes_mini_where_the_hub_is_out_of_reach(hub, monkeypatch):
     assert "not XSum" in task.title
     assert "HF_HUB_OFFLINE is set" in task.title
     assert len(list(task.samples(lambda prompt: True))) == 5
+
+
+def test_an_id_is_a_data_set_of_the_hub_unless_its_folder_is_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    assert XSum.online({"data": "owner/name"})
+    with pytest.raises(UnavailableError):
+        XSum("owner/name")
+    (tmp_path / "owner").mkdir()
+    assert not XSum.online({"data": "owner/name"})
+    with pytest.raises(MissingError):
+        XSum("owner/name")

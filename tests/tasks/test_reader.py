@@ -36,8 +36,9 @@ def as_jsonl():
     return "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "folder"])
-def test_every_form_gives_the_same_rows(tmp_path, form):
+@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "folder", "splits", "files"])
+def test_every_form_gives_the_same_rows(tmp_path, form, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "data"  # the name says nothing
     if form == "jsonl":
         path.write_bytes(as_jsonl())
@@ -45,8 +46,13 @@ def test_every_form_gives_the_same_rows(tmp_path, form):
         path.write_bytes(gzip.compress(as_jsonl()))
     elif form == "parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=2)
+    elif form == "files":
+        path.mkdir()
+        (path / "rows.jsonl").write_bytes(as_jsonl())
     else:
-        datasets.Dataset.from_list(ROWS).save_to_disk(str(path))
+        rows, other = datasets.Dataset.from_list(ROWS), datasets.Dataset.from_list(ROWS[:1])
+        splits = datasets.DatasetDict(train=other, test=rows)
+        (rows if form == "folder" else splits).save_to_disk(str(path))
     assert [row.values for row in read_rows(path)] == ROWS
 
 
@@ -104,8 +110,11 @@ def test_a_damaged_file_is_named(tmp_path, content):
     assert "unreadable" in complaint(written(tmp_path, content))
 
 
-def test_a_folder_without_data_and_no_file(tmp_path):
+def test_a_folder_without_data_or_with_other_splits_and_no_file(tmp_path):
     assert "no data set" in complaint(tmp_path)
+    rows = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict(train=rows, dev=rows).save_to_disk(str(tmp_path / "splits"))
+    assert "train, dev" in complaint(tmp_path / "splits")
     with pytest.raises(MissingError):
         list(read_rows(tmp_path / "nowhere"))
 

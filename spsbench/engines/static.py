@@ -297,7 +297,8 @@ class StaticNetwork:
             runner.refused.add(name)
             log.info(f"note: a head's passes {name} run without a graph: {first_line(error)}")
             result = None
-        self._within = False
+        finally:
+            self._within = False
         if cache is not None:
             runner.prepare(past if result is None else past + m, past + m)
         return plain(tensors, mask, cache) if result is None else result

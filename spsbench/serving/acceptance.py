@@ -159,8 +159,8 @@ def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> 
         return f"{accepted} accepted of {tokens} tokens, expected fewer"
     if drafted is not None and not accepted <= drafted <= rounds * MAX_DEPTH:
         return f"{accepted} accepted of {drafted} drafted in {rounds} rounds"
-    if max(counts.kept, default=0) > rounds:
-        return f"more accepted at a position than the {rounds} rounds"
+    if any(later > earlier for earlier, later in pairwise((rounds, *counts.kept))):
+        return f"more accepted at a position than at the one before, or than the {rounds} rounds"
     if texts is not None and rounds:
         beyond = texts * 2 * (1 + (accepted if drafted is None else drafted) / rounds)
         if rounds + accepted > tokens + beyond:

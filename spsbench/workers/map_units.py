@@ -125,7 +125,8 @@ class ProcessPool(AbstractContextManager[Pool]):
             process_group=0,
         )
         worker_end.close()
-        pipe.send(self._first)
+        with suppress(ConnectionError):  # it has ended, as `finished` says
+            pipe.send(self._first)
         return pipe
 
     def __exit__(self, *exception: object) -> None:

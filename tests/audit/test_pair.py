@@ -197,8 +197,9 @@ def test_an_impossible_token_is_shown_with_its_context(loaded):
     assert not lax.examine(AuditText(prompt, (near,), (1,), (0,), "a text"), [])[1]
     text = AuditText(prompt, (min(loaded.eos), 5, 6), (3,), (3,), "")
     whole = replace(referee, warp=WarpSettings())
-    reasons = [token.reason for token in replace(whole, budget=2).examine(text, [])[1]]
-    assert reasons == ["after the text had ended", "beyond the budget"]
+    ended, over = replace(whole, budget=2).examine(text, [])[1]
+    assert (ended.reason, over.reason) == ("after the text had ended", "beyond the budget")
+    assert over.before == (*prompt, *text.tokens[:2])[-8:]
     assert not replace(whole, ends=False).examine(text, [])[1]
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from spsbench.errors import UnavailableError
 from spsbench.serving.acceptance import (
+    Acceptance,
+    contradiction,
     counters,
     of_answer,
     of_answers,
@@ -178,6 +180,14 @@ def figures(made):
 
 def passes_of(answer, counts=None):
     return figures(spans(answer, counts or of_answer(answer), plain=False)[1])
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_possible"), [((), True), ((4, 2), True), ((5,), False), ((1, 2), False)]
+)
+def test_no_position_is_accepted_oftener_than_the_one_before(kept, is_possible):
+    counts = Acceptance(4, 12, 6, None, kept)
+    assert (contradiction(counts, tokens=10) is None) is is_possible
 
 
 def test_acceptance_of_one_answer_in_each_engines_words():

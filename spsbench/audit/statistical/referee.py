@@ -123,7 +123,9 @@ class Referee:
         ends = [(at + 1, "after the text had ended") for at in ended[:1]]
         ends += [(self.budget, "beyond the budget")] if self.budget is not None else []
         return [
-            Impossible(text.name, at, text.tokens[at], text.tokens[:at][-SHOWN:], reason)
+            Impossible(
+                text.name, at, text.tokens[at], (*text.prompt, *text.tokens[:at])[-SHOWN:], reason
+            )
             for at, reason in ends
             if at < len(text.tokens)
         ]

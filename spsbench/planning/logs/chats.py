@@ -196,8 +196,8 @@ def call_of(account: Account, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of(account: Account, result: dict[str, Any]) -> str:
-    """Return what a tool answered, a text or JSON ("null": nothing); mark it as read, and below."""
-    value = account.get(result, *names.result_texts, whole=True)
+    """Return what a tool answered, a text or JSON, "" for nothing; mark it as read, and below."""
+    value = account.get(result, *names.result_texts, whole=True) or ""
     if isinstance(value, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in value]
         if words := [text for text in texts if isinstance(text, str)]:
@@ -340,8 +340,9 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
     if not isinstance(value, dict):
         yield value, outer
         return
-    value = choose_message(value)
-    holders = (value, *outer)
+    message = choose_message(value)
+    holders = (message, *([] if message is value else [value]), *outer)
+    value = message
     choices = account.get(value, *names.choices, api=True)
     if isinstance(choices, list):
         yield from answers_of(account, choices, holders)

@@ -121,8 +121,9 @@ def line_values(
             except FieldError as error:
                 leave_out(str(error))
             else:
-                items = conversations(iter(value)) if isinstance(value, list) else [value]
-                yield from ((number + place, item) for place, item in enumerate(items))
+                items = [*conversations(iter(value))] if isinstance(value, list) else [value]
+                yield from enumerate(items, number)
+                number += max(len(items) - 1, 0)
         number += 1
         line = file.readline(LINE_BYTES)
 

@@ -129,16 +129,18 @@ class RequestReader:
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
+            within = 0  # entries of lines after the first of each: numbers go on, none comes twice
             with open_log(path) as (file, raw):
                 for number, value in values_of(file, path, self.leave_out):
                     if self.total:
                         self.done = before + raw.tell()
                     for place, (entry, broken) in enumerate(iterate_entries(value)):
+                        within += place > 0
                         if broken:
                             self.leave_out(broken)
                             continue
                         try:
-                            yield from self._of(entry, number + place)
+                            yield from self._of(entry, number + within)
                         except LeftOutError as reason:
                             self.leave_out(reason, fields_of(entry))
                         except RecursionError:

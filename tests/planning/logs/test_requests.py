@@ -81,6 +81,20 @@ def test_every_choice_is_an_answer(tmp_path):
         assert [(r.id, r.answer) for r in requests] == [("r", A), ("r/1", A + "!")]
 
 
+def test_a_choice_around_a_message_tells_its_end_and_its_chances(tmp_path):
+    chances = {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]}
+    choice = {"message": REPLY, "finish_reason": "length", "logprobs": chances}
+    ((request,), _) = read(tmp_path, json.dumps({"prompt": Q, "response": {"choices": [choice]}}))
+    assert (request.answer, request.ended_by_limit) == (A, True)
+    assert request.logprobs == [-0.5, -1.5]
+
+
+def test_no_number_names_two_requests(tmp_path):
+    one, batch = {"prompt": Q, "completion": A}, {"data": [{"prompt": Q, "completion": A}] * 2}
+    requests, _ = read(tmp_path, lines([one] * 3, one, batch, one))
+    assert [r.id for r in requests] == [str(n) for n in range(7)]
+
+
 GOOD = '{"token_ids": [5, 6, 5, 6, 5, 6]}'
 HUGE = "1" + "0" * 400
 HOSTILE = [

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +60,8 @@ def bench(
     from spsbench.benchmark.bench import conduct, plan_experiment
 
     request = plan_experiment(tables, access, whole)
+    for idle in dict.fromkeys(chain.from_iterable(table.grid().idle() for table in tables)):
+        note(idle)
     say(f"K: {', '.join(dict.fromkeys(str(cell.k) for cell in request.cells if cell.k)) or 'none'}")
 
     name = config.stem if config else request.parts[0].part.spec.short

@@ -10,7 +10,6 @@ from spsbench.cli import options as o
 from spsbench.cli.terminal import is_terminal, note, say
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.signals import at_once
-from spsbench.settings.cell_from_options import DRAFTING
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import Option, one_of, parse
@@ -80,8 +79,8 @@ def generate(
         note("no token is asked for (`max_new_tokens` 0): the prompt is read, and nothing written")
     if request.temperature > FLAT:
         note(f"at `temperature` {request.temperature:g} all tokens are about equally likely")
-    if options.get("k") == 0 and (names := [f"`{name}`" for name in DRAFTING if name in grid.axes]):
-        note(f"{', '.join(names)} with `k` 0: nothing is drafted, and no draft is loaded")
+    for idle in grid.idle():
+        note(idle)
     text = read_once(request, access, lambda: read_prompt(prompt, chosen.prompt_file))
     if text is None and not chosen.chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")

@@ -10,7 +10,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
-from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, CellRequest, Configuration
+from spsbench.settings.cell import (
+    ELSEWHERE,
+    SAMPLING_FIELDS,
+    SEED_MAX,
+    WARP,
+    CellRequest,
+    Configuration,
+)
 from spsbench.settings.cell_from_options import DRAFTING, OF_CELL, chat_sampling, fill, own_copy
 from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
@@ -68,6 +75,18 @@ class Grid:
         for point in all_choices({name: self.axes[name] for name in others}):
             for method in self._methods(drafting):
                 yield self._drafting_here(point, method)
+
+    def idle(self) -> Iterator[str]:
+        """Yield a sentence for each rule of the grid by which options named here change nothing."""
+        draws = (*WARP[1:], "seed")
+        rules = (
+            (not self.speculative, "`method` ars", ("k", *DRAFTING), "nothing is drafted"),
+            (self.axes.get("k") == (0,), "`k` 0", DRAFTING, "no draft is loaded"),
+            (self.axes.get("temperature") == (0,), "`temperature` 0", draws, "nothing is drawn"),
+        )
+        for applies, beside, options, why in rules:
+            if named := [f"`{name}`" for name in options if applies and name in self.axes]:
+                yield f"{', '.join(named)} with {beside}: no effect, {why}"
 
     def under(self, changes: Mapping[str, tuple[Any, ...]]) -> "Grid":
         """Return the grid with other values; a `k` replaces a schedule, and a schedule a `k`."""

@@ -70,7 +70,7 @@ def test_alpha_is_labelled_with_what_it_stands_on(generate, sps, pair):
     assert "n/a (block)" in generate("the cat", "-n", "8", "--verifier", "block").err
     plain = generate("the cat", "-n", "8", "-k", "0", "--draft-adapter", "nowhere").err
     assert "n/a (nothing drafted)" in plain
-    assert "--draft-adapter with --k 0: nothing is drafted, and no draft is loaded" in plain
+    assert "--draft-adapter with --k 0: no effect, no draft is loaded" in plain
     looked_up = sps(
         "generate", "the cat sat on the cat sat on", "-n", "40", "--target", pair.target
     )

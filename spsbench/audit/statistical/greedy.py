@@ -156,7 +156,7 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[AuditText]) -> Gr
 
     Tokens beyond the target's context are left out. One planted in the first text must be a bug.
     """
-    result, shared = Greedy(), Scorer.shared(cell, loaded)
+    began, result, shared = time.perf_counter(), Greedy(), Scorer.shared(cell, loaded)
     scorer = Scorer(loaded.target, loaded.vocab_size, processors_of(cell, loaded))
     for text in texts:
         best = scorer.logits(text.prompt, text.tokens).argmax(-1).tolist()
@@ -164,4 +164,5 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[AuditText]) -> Gr
         result.compared.append(compare_greedy(shared, text.prompt, best, tokens, k, text.name))
         if len(result.compared) == 1:
             result.planted = catches_wrong_token(shared, text.prompt, text.tokens, k)
+    result.seconds = time.perf_counter() - began
     return result

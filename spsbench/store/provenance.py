@@ -39,7 +39,7 @@ TOKENIZERS_PARALLELISM
 # Files in a model's folder that determine its output.
 MODEL_FILES = """
 config.json generation_config.json tokenizer* special_tokens_map.json added_tokens.json
-gguf.blocks vocab.* merges.txt *.model *.safetensors *.safetensors.index.json *.py
+gguf.blocks vocab.* merges.txt *.model *.tiktoken *.safetensors *.safetensors.index.json *.bin *.py
 """
 
 

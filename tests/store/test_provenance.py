@@ -58,6 +58,7 @@ def test_the_state_of_a_checkout_and_none_of_an_installed_package(package, monke
 
 def test_the_files_that_decide_are_hashed(tmp_path):
     files = {"config.json": b"{}", "tokenizer.json": b"1", "model.safetensors": b"2" * 3_000_000}
+    files |= {"pytorch_model.bin": b"3", "qwen.tiktoken": b"4"}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "README.md").write_text("")

@@ -91,7 +91,7 @@ class Adversary:
         if name == END:
             # half-way through the text, at each place of a draft in turn
             places = [len(t.keys) // 2 - i % (self.k + 1) for i, t in enumerate(bases)]
-            ends = [(base.ids or [0])[place] for base, place in zip(bases, places, strict=True)]
+            ends = [t.ids[i] if t.ids else 0 for t, i in zip(bases, places, strict=True)]
             asks = [replace(ask, stop_ids=(i,)) for ask, i in zip(asks, ends, strict=True)]
             cuts = [(base.ids or [i]).index(i) + 1 for base, i in zip(bases, ends, strict=True)]
             bases = list(map(first_tokens, bases, cuts))

@@ -257,6 +257,9 @@ def check_refusals(call, refused):
         except OSError as error:
             if error.errno in refusals:
                 continue
+            raise PermissionError(
+                f"fails otherwise from inside: {name} ({error.strerror})"
+            ) from None
         raise PermissionError(f"open from inside: {name}")
 
 

@@ -194,7 +194,8 @@ def read_texts(
             else:
                 texts[tuple(prompt), tuple(text)] = (prompt, text)
     if not texts:
-        why = "the target ends at once" if empty else "all are texts of the benchmark"
+        why = "all are texts of the benchmark" if shared else "no prompt was written"
+        why = "the target ends at once" if empty else why
         raise DataError(
             f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
             "with `prompts`"

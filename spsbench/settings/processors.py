@@ -5,7 +5,7 @@ ids once a tokenizer is there.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -43,7 +43,7 @@ def read_biases(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         value = [f"{token}={bias}" for token, bias in value.items()]
     biases = []
-    for text in [value] if isinstance(value, str) else value:
+    for text in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
         token, _, number = str(text).rpartition("=")
         bias = _number(number)
         if not token or not math.isfinite(bias):

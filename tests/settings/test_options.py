@@ -136,6 +136,8 @@ def test_biases_and_penalties_are_recorded_in_one_way_however_they_are_given():
     biases = ("7=-1.5", " a=b=2")
     for given in (["7=-1.50", " a=b=2.0"], {7: -1.5, " a=b": 2}, biases):
         assert make_request(logit_bias=given).logit_bias == biases
+    with pytest.raises(UsageError):
+        make_request(logit_bias=7)
     for given in (1.1, "1.10", "1.1"):
         assert make_request(repetition_penalty=given).repetition_penalty == "1.1"
     for off in (1, 1.0, "1", "1:answer"):

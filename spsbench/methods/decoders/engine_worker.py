@@ -54,14 +54,16 @@ class LlamaCpp:
 
     def prompt(self, content: Any) -> list[int]:
         """Return the ids, with special ones, of a text or of messages in the model's template."""
-        if not isinstance(content, str):
+        is_chat = not isinstance(content, str)
+        if is_chat:
             from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
             ends = self._model.token_eos(), self._model.token_bos()
             special = [self._model.detokenize([t], special=True).decode() for t in ends]
             chat = Jinja2ChatFormatter(self._model.metadata["tokenizer.chat_template"], *special)
             content = chat(messages=content).prompt
-        return list(self._model.tokenize(content.encode(), special=True))
+        # A template writes the BOS itself.
+        return list(self._model.tokenize(content.encode(), add_bos=not is_chat, special=True))
 
     def generate(self, ids: list[int], request: dict[str, Any], began: float) -> dict[str, Any]:
         """Return `blocks` after `ids` and `finish` (eos, stop or length), from an empty cache.

@@ -60,7 +60,7 @@ def bench(
     from spsbench.benchmark.bench import conduct, plan_experiment
 
     request = plan_experiment(tables, access, whole)
-    for idle in dict.fromkeys(chain.from_iterable(table.grid().idle() for table in tables)):
+    for idle in dict.fromkeys(chain.from_iterable(table.idle() for table in tables)):
         note(idle)
     say(f"K: {', '.join(dict.fromkeys(str(cell.k) for cell in request.cells if cell.k)) or 'none'}")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.terminal import one_line, say
+from spsbench.cli.terminal import note, one_line, say
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
@@ -135,6 +135,9 @@ def pair(
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if request.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
+    bets = [f"`{n}`" for n in ("bias", "level") if request.temperature == 0 and n in options]
+    for idle in [*grid.idle(), *([f"{', '.join(bets)} without draws: no effect"] if bets else [])]:
+        note(idle)
     with at_once():
         opened = open_pair(grid, access, request=request)
 

@@ -217,6 +217,15 @@ class Sweep:
         axes = {name: values for name, values in axes.items() if values}
         return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
 
+    def idle(self) -> Iterator[str]:
+        """Yield the sentences of `Grid.idle`, and of texts that are equal or wait for no other."""
+        grid = self.grid()
+        yield from (grid if {*self.seed} - {0} else grid.without("seed")).idle()  # 0: the default
+        if self.samples > 1 and grid.axes.get("temperature") == (0,):
+            yield "`samples` with `temperature` 0: no effect, all texts of a prompt are equal"
+        if self.continuous and {*self.batch} <= {1}:
+            yield "`continuous` with `batch` 1: no effect, no text waits for another"
+
     def points(self, facts: ModelFacts = NOTHING) -> "list[GridPoint]":
         """Return the different combinations of options, each with the request that it makes.
 

@@ -96,7 +96,7 @@ class RunPrompts:
 def relocate_models(cell: Cell, run: Path) -> Cell:
     """Return a cell; a model not here is sought by its relative path in each folder above `run`.
 
-    One that is not found there stays as it is.
+    Not found, it stays as it is. SpsError: as `local_folder`, so for each GGUF file not here.
     """
 
     def read_back(model: ModelSpec | None) -> ModelSpec | None:

@@ -93,9 +93,9 @@ def names_head(config: Mapping[str, Any]) -> bool:
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
     """Raise DataError for what cannot be loaded as a decoder-only language model.
 
-    Refused are no `model_type`, as many drafting heads have none (EAGLE's with one pass), a type or
-    flag of another kind, code of the model's own without `trust_remote_code`, and sizes out of
-    range, those of a `text_config` too.
+    Refused are no `model_type` (as in many drafting heads; a head that has one, as EAGLE's, is not
+    told from a model), a type or flag of another kind, sizes out of range, also in a `text_config`,
+    and code of the model's own, which transformers lacks, without `trust_remote_code`.
     """
     kind = config.get("model_type")
     if not kind and names_head(config):

@@ -136,7 +136,7 @@ def compare_runs(
     margins: Mapping[str, float] = MARGINS,
     runs: tuple[RunTallies, RunTallies] | None = None,
 ) -> RunComparison:
-    """Compare the figures named in `margins` (figure -> fraction) of cells that both runs have.
+    """Compare figures of cells that both runs have; `margins`: a figure of `MARGINS` -> fraction.
 
     With the tallies of both `runs`, generations of one sample and repeat are paired. Without, or
     where they share none, runs count as independent, and values of 0 are not compared. A figure

@@ -121,7 +121,7 @@ def ratio_of(numerator: int, denominator: int) -> Statistic:
 def interval(
     mean: float, left_out: Floats, scale: Scale = POSITIVE
 ) -> tuple[float | None, float | None]:
-    """Return the 95 % interval around `mean`, by the figure without each cluster in turn, [C].
+    """Return the 95 % interval around `mean`, by the figure without each of C > 2 clusters, [C].
 
     (None, None) where one of those is not finite or none differs from `mean`. A figure without a
     value on `scale`, as the logarithm of 0, has its interval on the identity, clipped at 0.

@@ -149,7 +149,8 @@ def render_chat(
     Such a name is a `plain` piece of its own; no piece is empty. Marks of thoughts in the model's
     own messages stay as they are: templates look for them. The template is given `clock` as the
     time, None for now, and `tools`, schemas of functions; with `opens_answer` the text ends where
-    an answer begins. DataError, with `instead` as advice: it fails, or lacks words of a message.
+    an answer begins. ValueError: no template. DataError, with `instead` as advice: it fails, or
+    lacks words of a message.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": x for x in special_tokens(tokenizer) if x}
     visible = {mark: control for mark, control in marks.items() if not is_mark(control)}

@@ -312,9 +312,9 @@ class Pair:
     ) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models, loaded unless they are already.
 
-        With `chat`, temperature, top-p and top-k default to the target's values. Each warning about
-        the models or `stop` is logged once. SpsError: an invalid option, or models that cannot
-        load.
+        Options not given, or None, are those of `load`; in a `chat`, sampling that neither names is
+        the target's own. Each warning about the models or `stop` is logged once. SpsError: an
+        invalid option, or models that cannot load.
         """
         with lines_to(self._say):
             self._log_notes(chat)

@@ -227,7 +227,7 @@ def gain(ars: Text, sps: Text) -> Estimate | None:
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
-    """Return (seconds, tokens) of segments of `ars`, and of as many of `sps`, in order of time.
+    """Return a list of (seconds, tokens) by segment of `ars`, and as long a one of `sps`, in time.
 
     So both methods saw the same machine. Where there are fewer than `FEWEST`, each whole text is
     one segment, which does not depend on the split of rounds.

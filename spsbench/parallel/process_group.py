@@ -121,7 +121,11 @@ class InStepLM:
         return Scores(_of_rank_0(logits), states, experts)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as `LM.commit`; LostRankError: rank 0 has fed other tokens since the last one."""
+        """Keep the first `length` tokens and the tree nodes `path` after them, as `LM.commit`.
+
+        LostRankError: this rank has fed other tokens than rank 0 since the last commit. Errors of
+        torch for a lost rank pass.
+        """
         fed, self._fed = self._fed, []
         if fed and not torch.equal(_of_rank_0(tokens := torch.cat(fed)), tokens):
             raise LostRankError(
@@ -148,7 +152,7 @@ def share_model(model: PreTrainedModel) -> None:
 def lost_rank_as_error() -> Iterator[None]:
     """Raise errors of torch for a rank that has ended or stands still as LostRankError, one line.
 
-    Any other error passes as it is.
+    Other errors pass as they are; without a group all do.
     """
     try:
         yield
@@ -156,7 +160,7 @@ def lost_rank_as_error() -> Iterator[None]:
         raise
     except Exception as error:
         causes = list(_causes(error))
-        if not any(map(_is_of_ranks, causes)):
+        if ranks().size == 1 or not any(map(_is_of_ranks, causes)):
             raise
         words = " ".join(str(cause).lower() for cause in causes)
         if "timed out" in words or "timeo" in words:

@@ -203,7 +203,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with draft `self:int4` for drafter `self:int4`; UsageError: another draft."""
+    """Return options, a drafter `self:int4` replaced by that draft; UsageError: another draft."""
     copy = own_copy(values.get("drafter"))
     if copy is None:
         return dict(values)

@@ -76,7 +76,10 @@ def text_before_function(problem: Problem) -> str:
 
 
 def _candidates(answer: str) -> Iterator[str]:
-    """Yield an answer's possible programs: code blocks, then lines outside that begin as code."""
+    """Yield the possible programs of an answer without its thoughts: the code blocks first.
+
+    Then, of the text outside, each run of lines that begins as code, up to the first that is none.
+    """
     blocks, text = split_answer(without_thinking(answer))
     yield from blocks
     lines = text.split("\n")

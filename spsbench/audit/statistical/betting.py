@@ -206,7 +206,7 @@ class EProcess:
 
 
 def bet_log_factors(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """Return [n, B] each token's log factor in each bet; 0 in other strata or if not resolved."""
+    """Return [n, B] log factors by bet; 0: other strata, not resolved. `band` [D]: bias allowed."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
         live = evidence.live[:, bet.direction, 0 if bet.sign > 0 else 1]

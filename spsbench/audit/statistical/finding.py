@@ -121,7 +121,7 @@ class MethodAudit:
         self._parts: list[list[Evidence]] = [[] for _ in alternatives]
 
     def take(self, parts: Sequence[Evidence], impossible: Sequence[Impossible] = ()) -> None:
-        """Add one text: bet on its evidence for each alternative, note its impossible tokens."""
+        """Add one text by its evidence for each alternative, in order; note impossible tokens."""
         self.texts += 1
         self.tokens += len(parts[0])
         self.impossible += impossible

@@ -133,7 +133,7 @@ class PairModel:
         return Scorer(self.pair.loaded.target, self.pair.loaded.vocab_size)
 
     def _model_call(self, inps: Any, **_: Any) -> Any:
-        """Return [B, n, V] logits after [B, n] tokens, by a plain pass of the target in float32."""
+        """Return [B, n, V] logits after [B, n] tokens: the target alone, computed in float32."""
         import torch
 
         from spsbench.audit.statistical.forward import precise

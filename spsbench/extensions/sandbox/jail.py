@@ -76,7 +76,7 @@ def verdicts(length=200):
     memory, missing = MemoryError, ModuleNotFoundError
 
     def verdict(error):
-        """Return a pair: "memory", "import" or "failed"; and `CLASS: MESSAGE` of `error`, cut."""
+        """Return "memory", "import" (no such module) or "failed"; and `CLASS: MESSAGE`, cut."""
         its = kind(error)
         word = "memory" if a(its, memory) else "import" if a(its, missing) else "failed"
         try:

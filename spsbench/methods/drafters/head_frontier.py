@@ -63,7 +63,11 @@ class HiddenReader(Frontier):
             self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
 
     def settle(self, context: Context) -> None:
-        """Drop the last draft's rows, and read the target's features of all new tokens at once."""
+        """Drop the last draft's rows; read the features of the last round's and deferred tokens.
+
+        Call it or `defer` after each round: one passed over cannot be read later. The prompt's are
+        read by `begin`.
+        """
         if rows := self._kept(context):
             self._unread.append(rows)
         self._keep(self._read)

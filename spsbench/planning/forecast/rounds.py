@@ -131,10 +131,10 @@ def slots_ahead(values: Floats, most: int) -> Floats:
 def acceptances_of(
     text: Written, trace: Along, rule: str, most: int, schedule: str = ""
 ) -> Acceptances:
-    """Return the acceptance chances of a traced draft of up to `most` tokens.
+    """Return the chances that a traced draft's first 1, 2, ..., `most` tokens are kept.
 
     `rule` counts for sampled drafts alone. Beyond what was traced a draft is as long as traced.
-    `schedule`: text of a schedule whose stops are traced; "" or one without stops ends no draft.
+    `schedule`: text of a schedule; its stops end drafts if they were traced, else nothing does.
     """
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)

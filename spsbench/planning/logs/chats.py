@@ -321,8 +321,9 @@ Holders = tuple[dict[str, Any], ...]
 def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tuple[Any, Holders]]:
     """Yield each answer of a response in any API, and the objects around it, the nearest first.
 
-    An answer is a text, a message, parts or ids: whatever holds none of the known fields. Of a list
-    of messages it is the last. `outer`: objects around `value`. What is read is marked.
+    An answer is a text, parts, ids, null, or an object, such as a message, whole: then it is itself
+    the first of these objects. Of a list of messages it is the last; [] has none. `outer`: objects
+    around `value`. Fields on the way are marked as read.
     """
     value = unpack_json(value)
     if isinstance(value, list):

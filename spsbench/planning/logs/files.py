@@ -99,10 +99,11 @@ def is_document(line: bytes) -> bool:
 def line_values(
     line: bytes, number: int, file: IO[bytes], leave_out: LeaveOut
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the values of lines with their numbers; those of a list of objects one by one.
+    """Yield (number, value) of lines; a list's items one by one, each with the next number.
 
-    `line` is the first of them, with its `number`; others come from `file`. Blank lines are
-    skipped. `leave_out` is called with the reason for lines that are too long or no JSON.
+    A list that `conversations` takes for one is one value. `line` is the first line, with its
+    `number`; others come from `file`. Blank lines are skipped, and counted. `leave_out` is called
+    with the reason alone for lines that are too long or no JSON.
     """
     while line:
         if len(line) == LINE_BYTES and not line.endswith(b"\n"):

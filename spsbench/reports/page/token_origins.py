@@ -80,7 +80,7 @@ def token_texts(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[in
 
 
 def local_tokenizer(model: ModelSpec) -> Tokenizer | None:
-    """Load a model's `tokenizer.json` from its folder or the hub's cache; None if it cannot."""
+    """Return a decoder of ids, by `tokenizer.json` in a model's folder or hub cache; None: none."""
     from tokenizers import Tokenizer as Fast
 
     file: Any = (BUNDLED.get(model.id) or Path(model.id).expanduser()) / "tokenizer.json"

@@ -382,10 +382,10 @@ def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Call]:
 
 
 def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Call:
-    """Return a step that fills `out` number by number; `a` and `b` broadcast to it.
+    """Return a step that fills `out`, not empty, number by number; `a` and `b` broadcast to it.
 
-    `real` is the number of an operator with one. UncoveredPassError: more than `AXES` axes
-    longer than 1, different dtypes, or one without kernels.
+    `real` is the number of an operator with one (`BY_NUMBER`). UncoveredPassError: more than `AXES`
+    axes longer than 1, different dtypes, or one without kernels.
     """
     axes = [axis for axis, size in enumerate(out.shape) if size > 1]
     missing = AXES - len(axes)

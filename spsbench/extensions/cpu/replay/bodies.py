@@ -198,7 +198,7 @@ class Outside:
         self._before, self._harmless = self._form(), list[int]()
 
     def same(self) -> bool:
-        """Return whether no module is exchanged, or has a hook other than transformers' own."""
+        """Return whether these, not modules in layers, have the same parts and no user's hook."""
         counts = list(map(len, self._hooks))
         if counts != self._harmless:
             hooks = [hook for hooks in self._hooks for hook in hooks.values()]

@@ -121,7 +121,7 @@ def export_drafter(
 
 
 def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
-    """Write vLLM's options to draft by the spec `draft` as JSON files into `out`, made if need be.
+    """Write vLLM's options to draft by the spec `draft` into `out`, made if need be, as FLAG.json.
 
     The result has the command that serves `verifier`, or "TARGET" without one. UsageError: vLLM
     cannot draft by it. Errors of `verifier_folder` and WriteError pass.
@@ -187,7 +187,7 @@ def _copy_model(folder: Path, draft: str, engine: str, out: Path) -> Exported:
 def write_head(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write the folder of a head: safetensors, then config.json, whose presence means whole.
+    """Write the folder of a head: safetensors, then config.json, which in a new folder means whole.
 
     Floating-point tensors are stored as `dtype`, which becomes `torch_dtype` in the config. The
     folder is made if need be, and its files are replaced. WriteError: it cannot be written.

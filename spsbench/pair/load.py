@@ -41,7 +41,7 @@ def load(*, say: Say | None = None, **options: "Unpack[LoadOptions]") -> "Pair":
 def open_pair(
     grid: Grid, access: Access, say: Say | None = None, request: CellRequest | None = None
 ) -> "Pair":
-    """Return the pair of a grid with one value an option, its models loaded: see `load`.
+    """Return the pair of a grid, the first value of each option, its models loaded: see `load`.
 
     Folders are checked before torch is imported; models at a hub are fetched. A note names a
     drafter that no option named. `request`: what `grid` asks for, if known. SpsError: unusable

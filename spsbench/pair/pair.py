@@ -133,7 +133,7 @@ class Pair:
             chat: put a text into the model's chat template, after a `system` message.
             truncate: drop the oldest tokens of a prompt that is too long.
             batch: rows of a list at a time, where one that ends makes room for the next; default:
-                all of them.
+                all of them. Refused with one prompt.
             options: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
 
         Raises:
@@ -153,7 +153,7 @@ class Pair:
 
         `how`: the keywords of `_prompted`. Before any text begins, UsageError: `size` is below 1,
         or the weights are elsewhere; OutOfMemoryError: the rows need too much; SpsError: a prompt
-        is refused, with its number. BatchError: some texts failed; it has the others.
+        is refused, with its number from 0. BatchError: some texts failed; it has the others.
         """
         try:
             batch = Batch(size, continuous=True)
@@ -380,7 +380,7 @@ class Pair:
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of `load` with a call's in their place; a call's None changes nothing.
 
-        The draft of `load` is left out where the call names a drafter without one.
+        The draft of `load` is left out where a call names no draft, but a drafter that needs none.
         """
         changes = {name: (value,) for name, value in options.items() if value is not None}
         grid, (drafter,) = self._grid, changes.get("drafter", (None,))

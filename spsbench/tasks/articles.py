@@ -93,7 +93,7 @@ def _hub() -> Articles:
 
 
 def _file(path: Path) -> Articles:
-    """Return distinct articles of a path or id, and `WRITTEN`; DataError: none, or a bad row."""
+    """Return distinct articles of a path or id, `WRITTEN` as example; DataError: none, or bad."""
     items, repeated = drop_repeated(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")

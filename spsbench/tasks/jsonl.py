@@ -210,7 +210,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
 
 
 def _schema(row: FileRow) -> str:
-    """Return `json_schema`, an object or its text, as checked text, "" for none; DataError: bad."""
+    """Return `json_schema`, an object or its text, as text; "": none; SpsError: it is unusable."""
     value = row.values.get("json_schema")
     if value is None:
         return ""

@@ -60,7 +60,7 @@ def defining_code(name: str, answer: str) -> str | None:
 
 
 def body_block(answer: str) -> str | None:
-    """Return the first indented code block that returns, without import or definition, or None."""
+    """Return the first fenced block, all indented, that returns, without import or definition."""
     for block in split_answer(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in dedent(block).split("\n"))

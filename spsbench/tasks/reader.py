@@ -57,10 +57,11 @@ class FileRow(NamedTuple):
 
 
 def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
-    """Yield the rows of a file, or of a folder that `datasets` saved, in order, as it is read.
+    """Yield the rows of a file, or of a folder that `datasets` loads, in order, as it is read.
 
-    `text` is the key for a line that is plain text, or a JSON string; None: such lines are refused.
-    SpsError: as `open_untrusted`. DataError: too large, or of another format; it names the line.
+    The first bytes tell a format, the suffix CSV and TSV. `text`: the key for a line that is plain
+    text, or a JSON string; None: such lines are refused. SpsError: as `open_untrusted`, or as
+    `dataset_rows`. DataError: too large, or of another format; it names the line.
     """
     if path.is_dir():
         yield from dataset_rows(str(path))
@@ -100,7 +101,7 @@ def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]
 
 
 def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield a JSON list's items, if not too long, else the rows of lines; DataError: bad rows."""
+    """Yield items of a JSON list up to `LINE_LIMIT`, else rows of lines; DataError: bad rows."""
     start, items = b"", None
     if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
         start = file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)

@@ -82,7 +82,7 @@ def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
 
 
 def _scores_in(path: Path) -> Iterator[Score]:
-    """Yield the scores of a file; none without one; DataError for a foreign line."""
+    """Yield the scores of a file, not a torn last one; no file: none; DataError: a foreign line."""
     if not path.exists():
         return
     for number, values in enumerate(iterate(path)):

@@ -60,7 +60,7 @@ SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that the
 
 
 def report_kernels() -> Iterator[tuple[str, str]]:
-    """Yield (name, text): "kernels", compiled or why not; "weights", how each dtype's are read."""
+    """Yield ("kernels", compiled or why not), then, if compiled, ("weights", how read) by dtype."""
     kernels = load_kernels()
     if isinstance(kernels, str):
         yield "kernels", f"none: {kernels}"
@@ -92,10 +92,10 @@ class Fast(Engine):
     ) -> dict[str, Any]:
         """Pack `model` in place and choose its threads; return the choice as JSON values.
 
-        Threads are taken over from `known`, what an earlier call returned, and not chosen where the
-        user gives `threads`. A model on a GPU is prepared as `static` does; one that this engine
-        cannot run is left stock, its codes as plain weights, for `eager`. UnsupportedModelError:
-        eager sessions cannot run it either.
+        Threads are those of `known`, what an earlier call returned; without it they are chosen,
+        unless the user gives `threads`. A model on a GPU is prepared as `static` does; one that
+        this engine cannot run is left stock, its codes as plain weights, for `eager`. DataError:
+        logits that are not finite. UnsupportedModelError: eager sessions cannot run it either.
         """
         if model.device.type == "cuda" and model not in KINDS:
             return Static().prepare(model)  # the kernels are for processors
@@ -146,10 +146,10 @@ def pack_and_capture(
     The model's own forward pass stays the reference: what leaves its rounding is undone, and a
     model that sessions of this engine cannot run goes to `eager`, with the reason. The choice is
     registered for the model and returned; a model that has one already is left alone. The threads
-    of `previous`, what an earlier run of this experiment chose, are taken over; `threads` are the
-    user's, None: chosen here, unless OMP_NUM_THREADS is set. A prepared model is kept apart from a
-    plain one (`ModelCache`): another engine, or transformers' own `generate`, must not be timed
-    over packed weights.
+    of `previous`, what an earlier run of this experiment chose, are taken over; without it they are
+    chosen here, unless the user's `threads` or OMP_NUM_THREADS are set. A prepared model is kept
+    apart from a plain one (`ModelCache`): another engine, or transformers' own `generate`, must not
+    be timed over packed weights. Raises DataError as `fails_in_session`.
     """
     if choice := engine_config_of(model):
         return choice
@@ -262,10 +262,10 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
 
 
 def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
-    """Pack linear layers and codes of `model` in place; set layouts and count of `packing`.
+    """Pack linear layers and codes of `model` in place; set layouts, count, reason of `packing`.
 
-    Its `reason` says why linear layers stay stock ("": they do not); codes are packed all the
-    same. `rounded`: their inputs may be, to 8 bits. RuntimeError: torch lacks a feature here.
+    The reason says why linear layers stay stock ("": they do not); codes are packed all the same.
+    `rounded`: their inputs may be, to 8 bits. RuntimeError: torch lacks a feature here.
     """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
@@ -305,7 +305,7 @@ def fails_in_session(model: PreTrainedModel, *, narrow: bool = False) -> str | N
     """Return why sessions of this engine cannot run `model`, by a trial; None: they can.
 
     A model with sliding windows is tried with windows of a few tokens too; if `narrow`, with those
-    alone, and a model without windows is not tried.
+    alone, and a model without windows is not tried. DataError: its logits are not finite.
     """
     try:
         if not narrow:

@@ -137,9 +137,9 @@ def run_op(name: str, *arguments: Any) -> Any:
 
 
 def run_now(name: str, *arguments: Any) -> tuple[Any, Call]:
-    """Run an operator, past any recorder; return its result and its step.
+    """Run an operator, past any recorder; return its result, None of `put`, and its step.
 
-    If its first input is empty, no step is run: there is nothing to fill.
+    If its first input is empty, no step is run: there is nothing to fill. Raises as `run_op`.
     """
     result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
@@ -216,7 +216,7 @@ def _coded_product(kernel: str) -> Callable[..., Planned]:
     def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Planned:
-        """Return [..., out], empty, and its step; `layout`: room, group, bits, minima, prefetch."""
+        """Plan [..., out]; `layout`: a panel's inputs, a group's, bits, minima, two of prefetch."""
         room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
@@ -236,7 +236,7 @@ def _planned_product(
 ) -> Planned:
     """Return an empty product [..., out] of `x` [..., width] and its step; else RuntimeError.
 
-    `more` begins with out; the other numbers are for the kernel. Tensors are dense, of one dtype.
+    `more` begins with out, the rest is the kernel's. Tensors are dense, bias and `x` of one dtype.
     """
     dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
     _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
@@ -291,7 +291,7 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
-    """Plan a copy of `rows` [1, heads, m, width] into `cached` before `end`; else RuntimeError."""
+    """Return None and the step: `rows` [1, heads, m, width] go into `cached` before `end`."""
     alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
     inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
     _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")
@@ -351,7 +351,7 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Call
 
 
 def _two(name: str) -> Callable[..., list[Call]]:
-    """Return a function: result, tensor, tensor or number -> steps of torch's operator `name`."""
+    """Return f(result, a, b) -> steps of torch's `name`; b: a number (BY_NUMBER) or tensor."""
 
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Call]:
         by_number = not isinstance(b, Tensor)

@@ -200,7 +200,7 @@ def pack_codes(
     """Lay out every quantised layer of `model` in place; return (shape with bits, layout) of each.
 
     The layout is the first of `CODE_LAYOUTS` that takes inputs of `dtype`, which may be `rounded`
-    to 8 bits; how it prefetches for them is measured, once on a machine.
+    to 8 bits; there must be one (`refuse_codes`). How it prefetches is measured, once on a machine.
     """
     layouts = CODE_LAYOUTS if rounded else {"panels": QuantisedPanels}
     packed, unpacked = [], quantised_layers(model)[::-1]

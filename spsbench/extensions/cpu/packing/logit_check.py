@@ -35,7 +35,7 @@ HALF = (torch.bfloat16, torch.float16)
 class LogitCheck:
     """The logits of a stock model, and the allowed error of a changed one.
 
-    It runs a pass, and raises whatever the model does, which is foreign code.
+    Making one runs a pass, and raises whatever the model does, which is foreign code.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -48,8 +48,8 @@ class LogitCheck:
     def refine(self, model: PreTrainedModel) -> None:
         """Set the bounds by float32 logits of `model`, which is stock again.
 
-        The bound is twice the stock model's error and a share of the logits, which is larger if the
-        pass in float32 fails; at most half of the logits.
+        The bound is twice the stock model's error and a share of the logits, larger if the pass in
+        float32 fails; at most half of the logits. All are the largest root mean square of a token.
         """
         coarse = HAIR
         if model.dtype in HALF:

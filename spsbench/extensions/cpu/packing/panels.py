@@ -157,8 +157,8 @@ def pack_linear_layers(
 ) -> list[tuple[str, str]]:
     """Replace linear layers of `model` by packed ones; return ("OUTxIN", layout) of each.
 
-    One after another is packed: one at most is in memory twice. Layers of `stock_shapes`, or
-    that no layout takes, stay.
+    One after another is packed, with tables tied to it: one at most is in memory twice. Layers of
+    `stock_shapes`, or that no layout takes, stay.
     """
     packed = []
     tables = embeddings(model)

@@ -42,9 +42,9 @@ def attend_fused(
     """Return attention [1, m, H, D] of `query` [1, H, m, D], and None for its weights.
 
     `key` and `value` are [1, H / g, n, D]; `attention_mask` [1, 1, m, n] is additive or boolean;
-    None: a token sees all up to itself. `softcap` c: scores become c tanh(score / c). `s_aux` [H]:
-    a score for each head's sink, a key without a value. The names are transformers', whose code
-    runs what the kernel cannot.
+    None: a token sees all up to itself, unless `is_causal`, else the module's, is False. `softcap`
+    c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key without a
+    value. The names are transformers', whose code runs what the kernel cannot.
     """
     _, _, m, width = query.shape
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype

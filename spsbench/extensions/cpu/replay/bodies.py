@@ -307,7 +307,7 @@ class NetworkBody:
         return fits and all(layer.length > 0 for layer in layers)
 
     def operands(self, request: NetworkRequest, passes: int) -> Operands | None:
-        """Return what the first of `passes` reads and writes; None: no program, or no room."""
+        """Return what the first of `passes` uses; None: no program, or no room (none is made)."""
         layers, mask, m = request.cache_layers, request.mask, request.size.tokens
         end = layers[0].length + m if layers else 0
         has_room = all(end + passes - 1 <= layer.capacity for layer in layers)

@@ -66,10 +66,10 @@ class Draws(Structure):
 
     @classmethod
     def of(cls, rolled: RollOut, logits: Tensor, rows: Tensor) -> Self:
-        """Return the record of the draws of a roll-out.
+        """Return the record of the draws of a roll-out, over tensors that must outlive it.
 
-        The first draw is from `logits` [..., V'], each later one from the row of `rows` [n, X] that
-        the pass before it has made, from its number `rolled.start` on.
+        The first draw is from `logits` [..., V'] of one row, each later one from the row of `rows`
+        [n, X] that the pass before it has made, from its number `rolled.start` on.
         """
         size = rows.itemsize
         return cls(
@@ -204,7 +204,7 @@ class PassProgram:
     ) -> None:
         """Give each result that is no output a slot of memory, free again after its last reader.
 
-        Only results of the same size use a slot again. `sizes` are those of the recorded passes.
+        Only results of one size in the first recording share one. `sizes`: of the recorded passes.
         Sets `_sizes`, of results slot by slot, `_starts`, of each slot in them, and `_in_slots`.
         """
         ends: dict[int, int] = {}

@@ -114,7 +114,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int = 0, *args: Any, **more: Any
     ) -> Any:
-        """Append [1, heads, m, width]; return all keys and values, zeros for earlier tokens."""
+        """Write [1, heads, m, width] after `length` rows of zeros; return all keys and values."""
         end = self.length + key_states.shape[2]
         if layer_idx not in self.past:
             sizes = [(1, x.shape[1], end, x.shape[-1]) for x in (key_states, value_states)]
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _named(self, step: Call, storages: set[int]) -> Instruction:
-        """Return a call, which makes `storages`, with named operands instead of tensors.
+        """Return a call with named operands instead of tensors; `storages` are its results'.
 
         The numbers `n` of a step over the cache end with those of layer and mask.
         """
@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):
         """Return the numbers of the layer and the mask of a step over the cache; of `put` mask 0.
 
         The first layer under each mask is noted. UncoveredPassError: other keys or values than the
-        cache's of one layer, or a mask that is not the pass's.
+        cache's of one layer, no mask, or one that is not the pass's.
         """
         puts = step.name == "put"
         tensors: Any = step.args[:1] if puts else step.args[1:3]

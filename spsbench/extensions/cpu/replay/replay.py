@@ -111,7 +111,7 @@ class BodyReplay(Generic[Request]):
     ) -> Mapping[Any, Tensor] | None:
         """Return the outputs of a program, of own code for the first pass of a kind, or None.
 
-        The first pass is made by both. If they differ, `refused` says so, and later passes of the
+        The first pass is made by both. If a bit differs, `refused` says so, and later passes of the
         kind return None, without an effect, as do all for which the body has no operands.
         """
         agrees = self._agrees.get(kind := request.kind)

@@ -29,7 +29,8 @@ BY_BATCH = "Speed-up by batch"
 def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
     """Return `table` with figures of `rows` by batch; itself where no batch is above 1.
 
-    Each task and setting has remarks, panels and a table of text. `predicted`: they are a plan's.
+    Every task and setting, those without batches too, has remarks and a table of text; two panels
+    show all. `predicted`: they are a plan's.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table

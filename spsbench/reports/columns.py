@@ -130,10 +130,10 @@ def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable
 
 
 def count_generations(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
-    """Return a row's generations in words: `312 of 400 (3 failed, 20 of 309 busy)`.
+    """Return a row's good generations in words: `312 of 400 (3 failed, 20 of 309 busy)`.
 
-    `planned` (400) are those of an interrupted run; None: not shown. `terse` writes `20*` for what
-    was timed under load.
+    `planned` (400, also failed ones) are an interrupted run's; None: not shown. Of 312 only 309 are
+    timed; `terse` writes `20*` for what was timed under load.
     """
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:

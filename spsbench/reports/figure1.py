@@ -16,9 +16,9 @@ K = "K, tokens drafted a round"
 
 
 def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None) -> Figure:
-    """Return Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, against K.
+    """Return Figure 1 of Chen et al. 2023: time to the horizon, efficiency, loop time, against K.
 
-    `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
+    The horizon is the rows' greatest (128). `ceiling_ms`: least ms of an ArS token by `bandwidth`.
     """
     horizon = max((s.horizon for s in rows), default=128)
     lines = lines_by_k(rows)

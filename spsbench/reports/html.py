@@ -117,7 +117,7 @@ def _digest(text: str) -> str:
 
 
 def _about(tables: Sequence[Table], runs: Sequence[str]) -> dict[str, str]:
-    """Return runs, data, models, starts, machines ... -> distinct values of all tables, joined."""
+    """Return runs, data, models ... -> distinct values of all tables, joined by `; `, maybe ""."""
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
         seen.setdefault("data", {})[table.title.task] = None

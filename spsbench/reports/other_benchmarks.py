@@ -100,7 +100,7 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the fields of nested objects by dotted names; a histogram stays in one piece.
+    """Yield the fields of nested objects by dotted names; an object `HISTOGRAM` stays in one piece.
 
     Lists are fields. Names lose `metrics.` before, `.successful` inside and `.avg` behind.
     """

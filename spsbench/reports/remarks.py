@@ -70,7 +70,7 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
 
 
 def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
-    """Return a line a cell on its variation over seeds on the same samples."""
+    """Return a line a cell on its variation over seeds on the same samples, in `rows`' columns."""
     lines, names = [], Names(seed_row.cell for seed_row in seed_rows)
     for seed_row in seed_rows:
         figures = [
@@ -208,7 +208,7 @@ def ceilings(
 
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
-    """Return a warning that names rows of which over a tenth of the texts end in a loop; or []."""
+    """Return a warning on rows with over a tenth of looping texts, or []; `texts` has all cells."""
     names = Names(cells)
     looping = [
         f"{names.full(cell)} ({texts[cell.id]})"
@@ -253,7 +253,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
 
 
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield a line for each reason why figures of `cells` do not measure plain SpS.
+    """Yield a line, which names no cell, for each reason why figures do not measure plain SpS.
 
     They are random weights or synthetic acceptance, lossy rules, ignored ends of text, another
     engine's counts, each of its decoders that has a short name, and transformers' loop.
@@ -306,7 +306,7 @@ def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[s
 
 
 def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]:
-    """Return a line on what servers counted over full batches, for each row without own counts."""
+    """Return a line on servers' counts over unfailed batches, for each row without own counts."""
     names, lines = Names(row.cell for row in rows), []
     for row in rows:
         counters = [start.counters.get(row.cell.id, {}) for start in starts]

@@ -152,10 +152,10 @@ def run_table(folder: Path) -> Table:
 def compare_with_run(
     folders: Sequence[Path], against: Path, margins: Mapping[str, float]
 ) -> RunComparison:
-    """Compare runs with the run in `against`, paired by sample if both have the sample.
+    """Compare runs with the run in `against`, paired by sample and repeat if both share any.
 
-    `margins` maps the figures to compare to the share by which a worse one is a regression. Raises
-    SpsError for no run, or a damaged run.
+    `margins` maps the figures to compare to shares: a regression's mean is worse by more, and its
+    interval excludes 0. Raises SpsError for no run, or a damaged run.
     """
     numbers: dict[str, int] = {}
     sides = []

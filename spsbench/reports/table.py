@@ -116,9 +116,9 @@ FIRST = ("n", "speed-up", "tau", "answer speed-up", "verdict", "ms/token", "alph
 def fit_columns(columns: Sequence[Sequence[str]], width: int, names: int) -> dict[int, int]:
     """Return index -> width of the columns that fit: the longest word, at best whole lines.
 
-    Columns are omitted because rich would split words evenly in all columns. The first `names`
-    columns identify a row and are never omitted: their words are split if space is short. A column
-    begins with its heading.
+    Others, last by `FIRST` and place, are omitted, since rich would split words in all columns. The
+    first `names` columns identify a row and are never omitted: their words are split if space is
+    short. A column begins with its heading.
     """
     words = [
         max(len(word) for text in column for word in text.split() or [""]) for column in columns

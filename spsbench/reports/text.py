@@ -126,7 +126,7 @@ def markup(text: object) -> str:
 
 
 def labels(names: Sequence[str], longest: int) -> list[str]:
-    """Return names cut to `longest` characters; equal names stay equal and distinct names distinct.
+    """Return names cut by `escape_piece`; equal names stay equal and distinct names distinct.
 
     A name is cut at its end if the result stays unique, else its prefix common to all names is
     shortened; a number separates names that are still equal.

@@ -296,7 +296,7 @@ class Cell(Configuration):
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read a cell from the values of `to_json`; missing fields get their defaults.
 
-        TypeError, ValueError: a field is unknown, no `target`, or a value of another type.
+        TypeError: an unknown field. ValueError: no `target`, or a value of another type.
         """
         from msgspec import convert  # not for `sps --help`
 

@@ -132,7 +132,7 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
 def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling that a chat takes from its model, by option: without what is `named`.
 
-    `named` has options, or lists of them, by name. At temperature 0 there only processors are
+    `named` has options, or lists of them, by name; with temperature 0 in it only processors are
     taken. UsageError: a value of the model that an option refuses.
     """
     greedy = named.get("temperature") in (0, (0,))
@@ -162,7 +162,7 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
 
 
 def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
-    """Return the target and the method's fields of an engine with its own models.
+    """Return the target, and drafter and schedule by name, of an engine with its own models.
 
     The target is named after the engine's model, unless `target` names the same model here, for its
     tokenizer. UsageError: an option of drafts, a `k` above 0 for a server, or a wrong address.
@@ -235,6 +235,7 @@ def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str |
 
     `k` 0 has the drafter `none`. A bundled target brings a draft model, or a head of the drafter's
     kind; a head's file says its drafter. Else the drafter is `model` with a draft, `ngram` without.
+    A named drafter and draft are returned as they are, even if they do not go together.
     """
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")

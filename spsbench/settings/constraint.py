@@ -97,7 +97,7 @@ def read_regex(value: Any, where: str) -> str:
 def read_grammar(value: Any, where: str) -> str:
     """Return a Lark grammar: `value` if it is "" or has the rule `start`, else that of its file.
 
-    DataError, which names the option `where`: GBNF, or too long. SpsError: an unreadable file.
+    DataError, with `where`: GBNF or too long; a file without `start` passes. SpsError: unreadable.
     """
     is_text = isinstance(value, str) and (START.search(value) or GBNF.search(value))
     if value != "" and not is_text:
@@ -149,10 +149,10 @@ def check_grammar(kind: str, text: str, where: str) -> None:
 
 
 def to_llguidance(kind: str, text: str) -> str:
-    """Return a constraint as a grammar of llguidance; ValueError: the text is none of its kind.
+    """Return a constraint of a kind in `KINDS` as llguidance's grammar, not compiled.
 
     A JSON schema gets `WHITESPACE` (not where it says `whitespace_flexible` false) and `ESCAPES`,
-    and loses each `enum` that repeats its `const` alone. MissingError: there is no llguidance.
+    and loses `enum` where it repeats `const` alone. ValueError: no JSON. MissingError: no library.
     """
     matcher = import_llguidance().LLMatcher
     if kind == "regex":

@@ -198,7 +198,7 @@ def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[TaskPart]) -> None:
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return a table's task and `data` as a spec; UsageError: no spec, or no place for `data`."""
+    """Return a table's task with `data` (`auto` too); UsageError: no spec, no place for `data`."""
     try:
         spec = fix_spec(Spec.of_task(table.task))
     except ValueError as error:
@@ -281,8 +281,8 @@ def task_in_chat(
 ) -> Task | None:
     """Return the task as a model is asked it in its template; None: it is given the text alone.
 
-    `chat` is `off`; `on`, where a task without instructions is a UsageError; or `auto`, where task
-    and model both have to know how, and a log line says so.
+    `chat` is `off`; `on`, whatever the model (UsageError: a task without instructions); or `auto`,
+    where task and model both have to know how, and a log line says so.
     """
     asking = None if chat == "off" else task.instruct()
     if chat == "on":

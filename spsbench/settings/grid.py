@@ -230,7 +230,7 @@ class Sweep:
         """Return the different combinations of options, each with the request that it makes.
 
         Settings come first, then models, engines, decoders, then drafting; the task comes later.
-        UsageError, which names the file: contradictory options, or more than `MAX_CELLS`.
+        UsageError, which names the file: contradictory options, or over `MAX_CELLS` different ones.
         """
         points: dict[tuple[Any, CellRequest], GridPoint] = {}
         with name_file(self.where):

@@ -171,9 +171,10 @@ NAMED: dict[str, Callable[[Cell], str]] = {
 
 
 def unnamed_options(cell: Cell) -> dict[str, str | bool]:
-    """Return the options of a cell that no name of `NAMED` shows; empty where at their default.
+    """Return options of a cell that no name of `NAMED` shows; empty for None, "" and a batch of 1.
 
-    Those of a draft model are empty where it has what the target has, and absent without one.
+    A draft model's, if any, are empty where the target's are the same; `revision`, `parallel` stay.
+    `verifier` is there for a rule of `USUAL` alone.
     """
     usual, values = _of_model(cell.target), _of_model(cell.target)
     del values["engine"]
@@ -207,7 +208,7 @@ def _in_words(value: Any) -> str | bool:
 
 
 def _of_model(model: ModelSpec) -> dict[str, str | bool]:
-    """Return field -> text or bool, without `id` and `adapter`; of weights only whether random."""
+    """Return field -> text or bool, without `id` and `adapter`; of weights only `random` or ""."""
     values = {field.name: getattr(model, field.name) for field in fields(ModelSpec)}
     del values["id"], values["adapter"]
     values["weights"] = "random" if model.random else ""

@@ -103,7 +103,7 @@ def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
 def to_read(
     aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the generations to show, each as `trace` does, and a sentence on their selection.
+    """Return the generations to show, each as `trace` does, and a sentence on which, even of none.
 
     Tokenizers of their targets are loaded; where one cannot be, tokens are ids.
     """

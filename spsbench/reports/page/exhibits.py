@@ -148,7 +148,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
-    """Plot quantiles of `times` (cell -> ms a token), a curve a row of two or more; None: none."""
+    """Plot quantiles by `times` (x; cell -> ms a token), a curve a row of two or more; or None."""
     quantiles = []
     for row in rows:
         values = np.array(times.get(row.cell.id, ()))
@@ -160,7 +160,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
 
 
 def _parts(rows: Rows, names: Labels) -> Figure | None:
-    """Plot the mean time of a round as stacked shares, a row a cell; None: none was split."""
+    """Plot the mean time of a round in ms as stacked parts, a row a cell; None: none was split."""
     loops = [(row, loop) for row in rows if (loop := row.loop_time_ms) and row.target_share]
     parts = (
         (
@@ -179,7 +179,7 @@ def _parts(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
-    """Plot each score against the mean token time, a panel a metric; None without scores."""
+    """Plot tasks' first scores against the mean token time, a panel a metric; None: no scores."""
     panels = []
     for metric in sorted(headline(rows)):
         points = [_against(row.mean_token_time_ms, row.quality.get(metric)) for row in rows]

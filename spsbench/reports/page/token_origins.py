@@ -108,7 +108,7 @@ def _agree(joined: str, recorded: str) -> bool:
 
 
 def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]]:
-    """Return name -> values by round, tokens as text; a name without any value is left out."""
+    """Return name -> values by round, tokens of `laws` as text; a name without any is left out."""
 
     def words(tokens: Iterable[float]) -> list[str]:
         ids = map(int, tokens)

@@ -278,7 +278,7 @@ class ModelCache:
     ) -> PreTrainedModel:
         """Prepare a model in place for the engine `spec`, None for `Eager`, and return it.
 
-        Known `choices` are used, new ones kept and `chosen` called. DataError: the engine is unfit.
+        Known `choices` are used; new ones kept, and `chosen` called once. DataError: unfit engine.
         """
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
@@ -364,10 +364,10 @@ def plain_config(folder: Path) -> bool:
 
 
 def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
-    """Yield warnings about the models of a cell: where weights come from, what is ignored or slow.
+    """Yield warnings about a cell's models: GGUF origin, slow draft, unmatched tokens, no EOS.
 
-    `loaded` is a `Loaded`; no warning is of random models or an engine elsewhere. Without `chat`
-    one says that the sampling in the target's generation config is ignored: chats apply it.
+    `loaded` is a `Loaded`; no warning is of random models or an engine elsewhere. Ignored settings
+    of the target's generation config are named, its sampling only without `chat`: chats apply it.
     """
     if cell.random or cell.elsewhere or loaded.folder is None:
         return

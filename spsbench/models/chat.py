@@ -228,7 +228,7 @@ def _absent_message(text: str, messages: list[Any]) -> int | None:
 
 
 def _mark(value: object, marks: Mapping[str, str]) -> object:
-    """Return a message's value, its texts with the control tokens replaced by their `marks`."""
+    """Return a message's value with the tokens in its texts replaced: `marks` is mark -> token."""
     if isinstance(value, list):
         return [_mark(part, marks) for part in value]
     if isinstance(value, Mapping):

@@ -37,8 +37,8 @@ def load_head(
 ) -> Head:
     """Return the head that `spec` names by folder or hub id, its tensors on the device of `spec`.
 
-    `drafter` is the one that is to read it, `overrides` are its arguments, which resolve what the
-    files leave open; `target` is the target's name and config. A note says what the head is.
+    `drafter` is the one that is to read it, `overrides` are its arguments, which go before what the
+    files say; `target` is the target's name and config. A note says what the head is.
     SpsError: no folder, no head that `drafter` reads, or not one for this target.
     """
     folder = _folder(spec, access, "head")
@@ -93,7 +93,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
 
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
-    """Return the folder of `spec`, called `what` in messages; SpsError: unfit options, or none."""
+    """Return `spec`'s folder, a `what` in errors; SpsError: bad dtype, adapter, random, or none."""
     check_dtype(spec.dtype)
     if spec.adapter:
         raise UsageError(

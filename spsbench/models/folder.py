@@ -208,7 +208,7 @@ def check_numbers(
 def check_shapes(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Raise DataError for embeddings of another shape than that of config.json.
+    """Raise DataError for input embeddings of another shape than that of config.json.
 
     Not checked are quantised models, parts of larger ones, and sizes or embeddings not named so.
     """

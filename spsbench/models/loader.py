@@ -100,7 +100,7 @@ def load_model(
 
 
 def check_transformers_reads(files: list[Path]) -> None:
-    """Raise DataError for a whole file next to shards, or a tensor in two files; pickles pass."""
+    """Raise DataError for a whole file in the shards' folder, or a tensor in two; pickles pass."""
     if files[0].suffix != ".safetensors":
         return
     whole, first = files[0].parent / WHOLE, files[0]
@@ -168,8 +168,8 @@ def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequen
     """Raise DataError for tensors of other shapes or layers than config.json's, before one is read.
 
     Only the headers of `files`, safetensors in one folder, are read, and a model of class `kind` is
-    made without memory. Names that transformers converts, and tensors outside of the layers that
-    are missing or too many, are left to `check_complete` after loading.
+    made without memory. Layers count as a whole: single tensors that are missing or too many, and
+    names that transformers converts, are left to `check_complete` after loading.
     """
     with no_init_weights(), torch.device("meta"):
         model = kind(copy.deepcopy(config))

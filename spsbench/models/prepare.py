@@ -69,7 +69,7 @@ def heads_in(drafts: Iterable[str], revision: str | None, facts: ModelFacts) -> 
 
 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
-    """Return the drafter of a head, which may be downloaded; None: no head, or not to be found."""
+    """Return a head's drafter, fetched if need be; None: none, or not found. SpsError: damaged."""
     if named_gguf(draft.id):
         return None
     try:
@@ -80,7 +80,7 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
 
 
 def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
-    """Check local heads by their files for the drafters that read them; DataError: one is unfit."""
+    """Check local heads by their files for the drafters that read them; SpsError: one is unfit."""
     seen = set()
     for cell in cells:
         target, draft, drafter = cell.target, cell.draft, head_part(cell.drafter)
@@ -127,7 +127,7 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
-    """Return `read()`; ranks with one model check `request` first, and get what rank 0 reads."""
+    """Return `read()`; ranks with one model `prepare_access` first, and read by `on_rank_0`."""
     if request.ranks == 1:
         return read()
     prepare_access([request], access)

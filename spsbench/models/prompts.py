@@ -84,9 +84,9 @@ def _messages(prompt: Any) -> list[dict[str, Any]] | None:
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    """Return a message of OpenAI's API as templates read it; PromptError: no role, content or JSON.
+    """Return a copy of a message of OpenAI's API; PromptError: no role, content or JSON.
 
-    The content is text, in place of null or of a list of texts.
+    The content is text, in place of null or of a list of texts, joined; calls stay as they are.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise PromptError(f"{where} is none: expected role and content. Give it both")

@@ -79,7 +79,7 @@ class ModelSource:
 
 
 def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """Quantise `model`'s linear layers to `name` in place, and return it; None keeps them.
+    """Quantise `model`'s linear layers and head to `name` in place, and return it; None: no change.
 
     `BLOCKS`: the blocks kept in `folder`, else MissingError. DataError: unfit layers, or blocks.
     """

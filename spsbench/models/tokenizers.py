@@ -162,9 +162,9 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
 
 
 def with_marks(tokenizer: Any) -> Any:
-    """Return `tokenizer` if it has no marks of thoughts, else an object whose `decode` keeps them.
+    """Return `tokenizer` if it has no marks of thoughts, else an object with `decode` alone.
 
-    It skips other special tokens if asked. Without its last mark a thought would seem an answer.
+    It keeps them, lest a thought seem an answer, and skips other special tokens if asked.
     """
     special = special_tokens(tokenizer)
     hidden = {index for name, index in special.items() if not is_mark(name)}
@@ -199,7 +199,7 @@ def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     """Return every id that ends a text, by config and tokenizer; DataError: one is no number.
 
     `config.json` counts only without a generation config: there it is what transformers takes too,
-    and next to one it is often stale. What no file says ends none, nor does a tokenizer of numbers.
+    and next to one it is often stale. Empty: neither says one, or the tokenizer is of numbers.
     """
     if isinstance(tokenizer, IdTokenizer):
         return frozenset()

@@ -124,9 +124,9 @@ def _hash_rows(weight: Tensor) -> Tensor:
 
 
 def lay_blocks(model: nn.Module, folder: Path) -> None:
-    """Replace layers of `model`, in place, by layers over the blocks kept in `folder`.
+    """Replace layers of `model`, in place, by layers over the blocks kept in `folder`, if any.
 
-    MissingError: no blocks in `folder`. DataError: damaged, or of layers that `model` lacks.
+    MissingError: no file `KEPT`. DataError: damaged, or of layers that `model` lacks.
     """
     codes = {name: blocks.codes for name, blocks in _load(folder).items()}
     try:
@@ -148,7 +148,7 @@ def check_blocks(folder: Path) -> None:
 
 
 def _load(folder: Path) -> dict[str, Stored]:
-    """Return layer name -> its blocks; MissingError: `folder` has none. DataError: damaged ones."""
+    """Return layer name -> its blocks, or {}; MissingError: no file `KEPT`. DataError: damaged."""
     path = folder / KEPT
     check_blocks(folder)
     try:

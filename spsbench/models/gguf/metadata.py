@@ -67,7 +67,7 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
 def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
     """Return `query_pre_attn_scalar` of the architecture `name`; None: neither Gemma 2 nor 3.
 
-    No key says it. It is a head's width, or for the largest of each the model's width by heads.
+    `keys`, a `Header`'s, do not say it: a head's width, or of the largest the model's / heads.
     """
     largest = {"gemma2": 46, "gemma3": 62}  # layers
     if name not in largest:
@@ -103,7 +103,7 @@ def _rope(
     factors: Mapping[str, Tensor],
     file: Path,
 ) -> dict[str, Any]:
-    """Return the rotary parameters of a file that replace those of transformers' config.
+    """Return the rotary parameters of a file, by which those of transformers' config are updated.
 
     `rope` are the parameters in that config, `values` its other values, `factors` the file's
     tensors of `FACTORS`, mostly none. DataError, naming `file`: a scaling that is not known, or
@@ -148,7 +148,7 @@ def _rope(
 def _rotary_by_divisors(
     divisors: Mapping[str, list[float]], trained: int, theta: float, keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the rotary parameters of frequencies that tensors divide: `llama3` or `longrope`.
+    """Return rotary parameters but `rope_theta` for divided frequencies: `llama3`, else `longrope`.
 
     `divisors`: tensor of `FACTORS` -> its numbers; `trained`: tokens of the unscaled context.
     """

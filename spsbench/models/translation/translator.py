@@ -43,7 +43,7 @@ class Translator:
 class ByText(Translator):
     """A translator between two vocabularies, by the bytes that tokens write.
 
-    The draft's own first tokens (a BOS) precede the text; the target's first one is not part of it.
+    The draft's own first tokens (a BOS) precede the text; the target's BOS is no part of it.
     Special tokens that both have by name stay, others are left out.
     """
 
@@ -83,8 +83,8 @@ class ByText(Translator):
     def back(self, drafted: Sequence[int]) -> list[int]:
         """Return the target's tokens for the drafted ones, up to what is no text or unknown.
 
-        [] where the bytes that end an unfinished character have no tokens. The target's EOS is last
-        where the draft ended the text.
+        [] where the bytes that end an unfinished character have no tokens. Those of one begun last
+        follow if they have tokens. The target's EOS is last where the draft ended the text.
         """
         content, end = self._content_and_end(drafted)
         target_ids: list[int] = []

@@ -269,7 +269,7 @@ class LoadedDrafterContext:
             raise DataError(f"`drafter` {self._name}: {error}") from error
 
     def memory(self, make_memory: Callable[[], Made]) -> Made:
-        """Return what `make_memory` made when it was first given for this cell and target.
+        """Return what this `make_memory` made when it was first given for this cell and target.
 
         It lasts as long as the target, or until `forget_memories`. In a batch every call returns a
         new one, since a text must not depend on its neighbours.

@@ -46,7 +46,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
 
 
 def tokens_of(loaded: Loaded) -> "GrammarTokens":
-    """Return a model's tokens for llguidance, kept with its tokenizer; DataError: not readable."""
+    """Return a tokenizer's tokens for llguidance, kept with it; DataError: unreadable, no EOS."""
     kept = _KEPT.setdefault(loaded.tokenizer, {})
     key = loaded.vocab_size, loaded.eos
     if key not in kept:

@@ -169,7 +169,7 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
     """Measure and keep costs for a request with `costs=here` for which none are kept.
 
     Nothing is done for other requests, or in a context too short to measure in. Costs measured
-    while other work ran are dropped: usual ones hold until the next try. A log line says which.
+    while other work ran are dropped: usual ones hold until the next call. A log line says which.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None:
         return

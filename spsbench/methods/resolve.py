@@ -120,7 +120,7 @@ def check_warp(configuration: Configuration) -> None:
 def check_constraint(cell: CellRequest) -> None:
     """Raise UsageError for a constraint that decoder, ranks or sampling do not allow.
 
-    The decoder must be native or openai, the ranks one; `settings.constraint` checks the text.
+    It takes native or openai, one rank, no `stop` or `ignore_eos`. DataError: no text follows it.
     """
     kind = constraint_kind(cell)
     if kind is None:

@@ -64,8 +64,8 @@ def asks_for_costs(cell: CellRequest) -> bool:
 def with_costs(cell: CellRequest) -> CellRequest:
     """Return the request with numbers for its schedule's `costs=here`; any other as it is.
 
-    They replace its `draft`, `row` and `fixed`: costs kept for this machine, else those usual for a
-    GPU or for the processor's instructions.
+    They replace `costs`, `draft`, `row` and `fixed`: costs kept for this machine, else those usual
+    for a GPU or for the processor's instructions.
     """
     if not asks_for_costs(cell):
         return cell

@@ -170,7 +170,7 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
-        """Raise MissingError where path or draft is not on disk, UsageError for K not constant."""
+        """Raise MissingError: path or draft, at any K, not on disk; UsageError: no constant K."""
         args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))

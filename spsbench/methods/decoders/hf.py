@@ -86,9 +86,10 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
-        """Return a decoder over the cell's models; UsageError: options that transformers lacks.
+        """Return a decoder over the cell's models.
 
         Drafter ngram becomes transformers' prompt lookup; without a constant K nothing is drafted.
+        UsageError: options that transformers lacks, or models with other numbers of logits.
         """
         cell = context.cell
         options = dict(cell.drafter.args)
@@ -153,7 +154,10 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """Raise DataError if drafts after `prompt` + `budget` tokens exceed the draft's context."""
+        """Raise DataError if `prompt` + `budget` - 1 tokens exceed the context of the draft.
+
+        Of a look-up it is the target's, which must hold K more. Where nothing is drafted: no error.
+        """
         if not self._k or (self._draft is None and not self._lookup):
             return
         limit = context_of(self._draft or self._target)

@@ -147,7 +147,7 @@ class OpenAiDecoder(Decoder):
     async def _answer(
         self, batch: RequestBatch, prompt: EnginePrompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
-        """Return the answer in a row of the batch, and its counts of drafts, None without any.
+        """Return the answer in a row of the batch, and the counts of drafts it tells; None: none.
 
         The batch's first call connects, reads the server's counters, and has them read again at the
         batch's end. Options that the server refuses are not sent to it again. Raises

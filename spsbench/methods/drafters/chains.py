@@ -105,7 +105,8 @@ class ChainsDrafter(FrontierDrafter):
     ) -> list[tuple[int, int]]:
         """Return (row, chain) of chains that go on; of a row with one possible token only one.
 
-        `at` has the node of each row of `probs` and `sure`, and `ends` the chains at a node.
+        Rows of `probs` and `sure`, those that `go_on` is asked about, are of the nodes `at`; `ends`
+        has the chains at a node.
         """
         possible = (probs > 0).sum(-1).tolist()
         return [

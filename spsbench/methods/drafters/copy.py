@@ -44,7 +44,7 @@ class CopyDrafter(RuleDrafter):
         self._read = 0  # tokens of the text that the pointer has followed
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Find the source; copying starts at a marked source's first token, else after the prompt.
+        """Find the source; if marked, copying starts at its first token, else at the first match.
 
         A missing marker marks nothing: the source begins, or ends, as the prompt does.
         """

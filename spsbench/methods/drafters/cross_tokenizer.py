@@ -147,9 +147,9 @@ class StringDrafter(Drafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draft up to `k` tokens of the target's, without probs; sampled ones use DRAFT in order.
 
-        Ends earlier where `go_on` refuses a slot, at an end of text, at a limit of the draft's
-        tokens, or where the text cannot be written in them. Each batch of tokens is read on the
-        host, because translation needs the text.
+        Ends earlier where `go_on` refuses one of the draft's own tokens, at an end of text, at a
+        limit of them, or where the text cannot be written in them. Each batch of tokens is read on
+        the host, because translation needs the text.
         """
         feed = self._text.align(context.tokens, self._fed)
         self._fed = []

@@ -46,9 +46,9 @@ class Frontier:
             self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
 
     def settle(self, context: Context) -> None:
-        """Keep the part of the last tree that became text, and drop the rejected rows.
+        """Keep the part of the last tree in the text (`context.last.kept`); drop the rejected rows.
 
-        Call it in rounds without a draft too: one round later the text no longer shows the tree.
+        Call it in rounds without a draft too: one round later `context.last` is of another draft.
         """
         lm, kept = self.lm, [] if context.last is None else list(context.last.kept)
         if self._parents:
@@ -76,10 +76,10 @@ class Frontier:
         return self._ruled(self._root(context), [-1])
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Feed some nodes of one depth in one pass; return the [n, V] logits after each.
+        """Feed some nodes of one depth in one pass, after `root`; return [n, V] logits after each.
 
         `tokens` [n] are of the nodes, `nodes` their numbers in the draft, and `parents` the numbers
-        of their parents, -1 = the context.
+        of their parents, fed before; -1 = the context.
         """
         if self._by_path is not None:
             for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):

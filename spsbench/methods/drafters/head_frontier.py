@@ -197,8 +197,8 @@ class HiddenReader(Frontier):
         """Make n passes of one row, each after a draw by `u` [n] from the one before it.
 
         `name`, `tables` and `cache` are the pass's, as of `NetworkReplay.roll_out`; `first` [1,
-        width + Vd'] is the row before: `width` numbers, and logits. Returns the tokens [n], and the
-        rows [n, width + Vd'] after each; None: there is no program for them.
+        width + Vd'] is the row before: `width` numbers, and logits. Returns the target's ids of the
+        tokens [n], and the rows [n, width + Vd'] after each; None: there is no program for them.
         """
         if self._replay is None:
             return None
@@ -265,7 +265,7 @@ class HeadFrontier(HiddenReader):
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
         """Draw n tokens by `u` [n] in one program; return them and the [n, V] logits after each.
 
-        None, with nothing drawn: there is no program, or the text and the draft exceed the window.
+        None, with nothing drawn: no program, or text and draft exceed the head's attention window.
         """
         features, n = self._after([-1]), len(u)
         if self._window is not None and self._read + n > self._window:
@@ -283,7 +283,7 @@ class HeadFrontier(HiddenReader):
         self._cache.keep(self._read + len(self._parents))
 
     def _noted(self, nodes: Sequence[int], outputs: Tensor) -> Tensor:
-        """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].
+        """Note [n, H + Vd] features and logits after some nodes; return logits spread to [n, V].
 
         Both are in one dtype: the wider, where the target's is another than the head's.
         """

@@ -75,7 +75,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Feed one token, the newest of a chain, to its depth's layer; return [1, V] logits."""
+        """Feed a chain's newest token to its depth's layer (< `deepest`); return [1, V] logits."""
         self._add(nodes, parents)
         self._drafted = torch.cat([self._drafted, send(tokens, self._target.device)])
         k = len(self._drafted)

@@ -78,7 +78,7 @@ class LookaheadDrafter(Drafter):
                 tokens.append(token)
 
     def _advance(self, last: Step, x: Sequence[int]) -> None:
-        """Take the target's choices after each column, and move the window along with the text.
+        """Take the target's likeliest token after each column, and move the window with the text.
 
         Columns that are complete go into the pool; new ones are filled from the text `x`. Nothing
         is done where the last pass did not score this window.

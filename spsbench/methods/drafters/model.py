@@ -126,7 +126,7 @@ class ModelDrafter(ChainDrafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return the probs, never None, that `tokens[begin:]` come from; feed all but the last."""
+        """Return probs of `tokens[begin:]`, never None; feed all not cached, less the last one."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)

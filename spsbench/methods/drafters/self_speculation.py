@@ -107,8 +107,8 @@ class TwoLevelDrafter(PartialDrafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """Draw up to `k` tokens with probs [N, V], under constraint and processors.
 
-        Slot i uses DRAFT's uniform i. A pass makes the tokens that `first` guessed right, and one
-        more. The draft ends where `go_on` refuses the next slot.
+        Slot i uses DRAFT's uniform i. `first` guesses once: a pass makes what it guessed right and
+        one more, after a wrong guess one alone. Ends where `go_on` refuses the next slot.
         """
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         p: list[Tensor] = []
@@ -143,8 +143,8 @@ class TwoLevelDrafter(PartialDrafter):
 def variant_of(count: int, skip: str | int) -> Variant:
     """Return the layers to skip, from 0, of `count`, by `skip`: such as 3, 2+4 or 8-11 (inclusive).
 
-    Empty or `half` is every other one but the first and the last two, of fewer than 5 the last.
-    ValueError for anything else; that the model has the layers is not checked.
+    Empty or `half` is 2, 4, ... before the last two, of fewer than 5 layers the last. ValueError
+    for anything else; that the model has the layers is not checked.
     """
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))

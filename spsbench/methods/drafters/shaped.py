@@ -103,7 +103,8 @@ class ShapedDrafter(FrontierDrafter):
     ) -> list[int]:
         """Return how many children each node of `slots` gets: the shape's, or 0 if `go_on` refuses.
 
-        Sampled ones are no more than tokens of weight, and where one token has all of it only one.
+        Distinct ones are no more than tokens of weight; of independent ones one is enough where a
+        token has all of it. `context.nodes` is left to the caller.
         """
         sure = confidence_probs(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
@@ -117,7 +118,7 @@ class ShapedDrafter(FrontierDrafter):
     def _draw(
         self, logits: Tensor, probs: Tensor, slots: Sequence[int], most: int, u: Tensor | None
     ) -> Tensor:
-        """Return [R, `most`] tokens, children of R `slots` by their uniforms; None: likeliest."""
+        """Return [R, `most`] children of R `slots`, drawn as `drawn` by `u`; None: likeliest."""
         if u is None:
             return logits.topk(most).indices
         padded = [[*self._children[slot][:most]] for slot in slots]
@@ -193,8 +194,9 @@ class Sequoia(Arguments):
 def best_shape(nodes: int, depth: int, accept: tuple[float, ...]) -> tuple[int, ...]:
     """Return the parents of the tree of most expected tokens, level by level; -1: the context.
 
-    `gain[d][b][n]` is the most that n nodes bring as the children from the b-th on, and all below
-    them, of a kept node with room for depth d: the first takes `first[d][b][n]`, itself included.
+    `accept` has each child's chance to be kept once those before it were not. `gain[d][b][n]` is
+    the most that n nodes bring as the children from the b-th on, and all below them, of a kept node
+    with room for depth d: the first takes `first[d][b][n]`, itself included.
     """
     chances = kept_chances(accept)
     sizes = depth + 1, len(chances) + 1, nodes + 1

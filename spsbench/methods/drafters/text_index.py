@@ -80,7 +80,7 @@ class SuffixAutomaton:
         ]
 
     def likeliest(self, state: int) -> list[tuple[float, int, int]]:
-        """Return the first of `followers`, or nothing, without looking at the others."""
+        """Return the first of `followers` alone, or []; its share counts hidden tokens as well."""
         token = self._best[state]
         if token < 0:
             return []
@@ -116,7 +116,7 @@ class SuffixAutomaton:
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
         """Return state and length of another text's longest known end, given those before `token`.
 
-        They are `ROOT` and 0 where no text has `token`.
+        They are `ROOT` and 0 where no text has `token`; hidden ones count (`suffixes` skips them).
         """
         while state != ROOT and token not in self._next[state]:
             state = self._link[state]
@@ -213,7 +213,7 @@ class EarlierTexts:
         self._seen = text
 
     def _add(self, prompt: int, output: Sequence[int]) -> None:
-        """Index an output; of too many keep the newest, half of the limit, so that this is rare."""
+        """Index an output; beyond the limit keep the newest that fit half of it, maybe none."""
         added = [(prompt, output)]
         self._outputs += added
         self._size += len(output)

@@ -38,7 +38,7 @@ class TopkDrafter(FrontierDrafter):
         self.width, self.depth, self.nodes = width, depth, nodes
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Expand depth by depth; return the best nodes, at most `nodes` and `context.nodes`.
+        """Expand depth by depth; return the best `nodes`, likeliest first, `context.nodes` at most.
 
         Each depth feeds its best `width` nodes, if they may be among those; below one that `go_on`
         refuses nothing grows. There are no probs.

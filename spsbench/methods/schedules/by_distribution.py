@@ -74,7 +74,7 @@ class Entropy(Schedule):
         return (1 - (self.gamma * entropy(p)).sqrt() < self._threshold).logical_not()
 
     def _after(self, state: tuple[float, float], turn: Round) -> tuple[float, float]:
-        """Return the threshold, moved by `step`, and recent acceptance; unchanged: none tested."""
+        """Return threshold, moved within [0, 1], and recent acceptance; unchanged: none tested."""
         threshold, recent = state
         kept, tested = outcome(turn)
         if tested == 0:

@@ -94,7 +94,7 @@ class Payoff(Schedule):
         return best_k(model.alpha(self.alpha, PRIOR), self._costs)
 
     def _after(self, state: State, turn: Round) -> State:
-        """Return the state after a round; a trial of the model that does not pay begins a wait."""
+        """Return the next state; the model's sums change in its rounds alone; unpaid, it waits."""
         counts, nothing = outcome(turn), (0, 0)
         by_model = turn.drafted != 0 and not turn.by_rule
         rule = state.rule.after(counts if turn.by_rule else nothing, self.decay)

@@ -99,7 +99,7 @@ class TreeRejection:
         scale.mul_(torch.where(room > 0, room, 1.0))
 
     def _probs(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
-        """Return [n, V] probs of each of `nodes` given the siblings before it, and the [n] sums."""
+        """Return [n, V] probs of `nodes`, 0 for distinct siblings before each, and [n] sums."""
         probs = take_rows(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
             return probs, probs.new_ones(len(nodes))

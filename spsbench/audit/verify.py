@@ -141,7 +141,7 @@ class PairAudit(AuditWithBaseline):
         super().__init__(sps, ars, bias)
 
     def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
-        """Add the texts of `work` to `methods`, made and examined in order, until `until()`."""
+        """Add texts of `work` to `methods` in order, unless `until()`; ask it again after each."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
             """Add a text's evidence to its method, log every `OFTEN` SpS tokens; then `until()`."""
@@ -300,7 +300,7 @@ def _of_texts(
     plan: RunAuditOptions,
     settings: dict[str, Any],
 ) -> Held:
-    """Return the audit of kept texts; sampled ones need `ars`, which are made where it is empty."""
+    """Return the audit of kept texts; sampled ones without `ars` get new ones, not put in `ars`."""
     result: Finding | Greedy
     if cell.temperature == 0:
         result, settings = greedy_records(cell, loaded, sps), settings | {"ars": ""}

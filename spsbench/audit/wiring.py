@@ -228,7 +228,7 @@ def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> Tar
 
 
 def wirings(head: Head, layers: int) -> dict[Flags, Head]:
-    """Return changes of flags -> the head so wired: none first, then all combinations.
+    """Return changes of flags -> the head so wired: none first, then all, as `product` orders them.
 
     Without wirings that its file or the target's `layers` rule out. The heads share tensors.
     """
@@ -404,7 +404,7 @@ def damage(head: Head, score: Callable[[Head], WiringScore]) -> Iterator[str]:
 
 
 def repairs(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield repairs of a matrix, each in words and as a new tensor; none that change its shape."""
+    """Yield (words, new tensor): a matrix transposed if square, halves of even axes exchanged."""
     rows, columns = tensor.shape
     if rows == columns:
         yield "transposed", tensor.T.contiguous()

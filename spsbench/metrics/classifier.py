@@ -70,8 +70,8 @@ def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitte
 
     `entropies` [L] in nats and `peaks` [L] are of the draft's distributions along all texts, `kept`
     [L] the acceptance chances. `drafted` has [R] positions, the slot that each is drafted as, and
-    weights. Newton's method with a small ridge on standardised features. UsageError: fewer than
-    `FEWEST` positions, an entropy or peak that is not finite, or a chance that is not from 0 to 1.
+    weights. Newton's method, small ridge, standardised features; losses on all data. UsageError:
+    fewer than `FEWEST` positions, an entropy or peak that is not finite, a chance not in 0 to 1.
     """
     at_positions, labels = np.stack([entropies, peaks], 1).astype(float), kept.astype(float)
     if len(labels) < FEWEST:

@@ -135,7 +135,7 @@ class Costs:
 
         Sampling, verifying and the loop are free; ArS is added. `passes` has for each number of
         texts in a batch, rising from 1, a pass by tokens of each text and context; `drafts` has for
-        each drafter and the same numbers (KeyError: one lacks) the drafting by tokens. `setting` is
+        each drafter and the same numbers (KeyError: one lacks) the drafting by K. `setting` is
         recorded as the conditions of the times.
         """
         nothing = line(0.0, 0.0)
@@ -155,7 +155,7 @@ class Costs:
         """Return costs in plain passes of the target, for rounds of one text.
 
         Each row of the target's pass beyond the first costs `row`; `drafts` has each drafter's cost
-        of a token, 0 for a look-up. All else is free.
+        of a requested token, 0 for a look-up. All else is free.
         """
         drafting = {name: {1: line(token, token)} for name, token in drafts.items()}
         setting = {"row": row, "drafts": {str(name): cost for name, cost in drafts.items()}}

@@ -139,7 +139,10 @@ def interval(
 
 
 def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
-    """Return [...] lows and highs around figures `at`, by [..., C > 2] ones without a cluster."""
+    """Return [...] lows and highs around figures `at`, by [..., C > 2] ones without a cluster.
+
+    The wider of Student's interval, of C - 2 degrees of freedom, and Hall's.
+    """
     count = left_out.shape[-1]
     influences = left_out.mean(-1, keepdims=True) - left_out  # over C - 1
     squares = (influences**2).sum(-1)

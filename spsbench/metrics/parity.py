@@ -81,8 +81,8 @@ def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[floa
 def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     """Return figure -> sample -> value of one cell's scores, which come in any order.
 
-    `combine` gets them by sample (sorted) and repeat. {} without scores. ValueError: it returned
-    other than one value a sample.
+    `combine` gets all at once, by sample (sorted) and repeat. {} without scores. ValueError: it
+    returned other than one value a sample.
     """
     repeats: dict[str, dict[int, dict[str, float]]] = {}
     for score in scores:
@@ -264,8 +264,8 @@ def parities(
 ) -> list[tuple[Cell, Parity]]:
     """Test each drafting cell against its K = 0 cell, if there is one, as `parities_of` does.
 
-    `scores` is cell id -> figure -> sample -> value, from 0 to 1; `identical` has the ids of the
-    cells whose texts equal those of their K = 0 cell.
+    `scores` is the id of every cell -> figure -> sample -> value, from 0 to 1; `identical` has the
+    ids of the cells whose texts equal those of their K = 0 cell.
     """
     return [
         (cell, test)

@@ -160,7 +160,7 @@ def summaries(
 
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
-    """Return cell id -> an empty tally, which times `horizon` tokens, at most the cell's budget."""
+    """Return cell id -> empty tally by its own K, timing `horizon` tokens or its smaller budget."""
     batched = any(cell.batch > 1 for cell in cells)
     return {
         cell.id: Tally(

@@ -81,7 +81,7 @@ def totals(
 ) -> Totals:
     """Return the sums of one generation over its rounds, by the fields of `Totals`.
 
-    `horizon` is the number of tokens whose decode seconds are summed; a shorter text has 0. Not
+    Decode seconds are summed to the end of the round that reaches `horizon` tokens; 0 without. Not
     `timed`: sums of time and their denominators are 0. `quiet` is stored, 1 or 0, with the times.
     Counts that rounds lack (-1, None) are left out, and `drafted`, `depth` and processor time are 0
     where any round lacks them. Without rounds only the prefill counts.
@@ -144,7 +144,7 @@ def totals(
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
-    """Yield for each of `MEASURES` a sum, its count (`tokens`, rounds or 1); 0, 0: unmeasured."""
+    """Yield for each of `MEASURES` its sum as recorded and count (`tokens`, rounds, 1), or 0, 0."""
     for measure in MEASURES:
         measured = getattr(record, measure.field)
         if measured is None:
@@ -221,7 +221,7 @@ class Tally:
         self._values = array("d")
 
     def add(self, record: Record, sample: int) -> None:
-        """Append one record's row of sums; `sample` is the number of its sample.
+        """Append the row of sums of a record, new by sample and repeat; `sample` is its number.
 
         A failure adds to `failures` alone, and to `cut` if its prompt was cut. Flags exclude the
         times, but for "loaded", with which they are not `quiet`. Where other cells make batches,

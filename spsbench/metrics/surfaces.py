@@ -26,7 +26,7 @@ def typical(values: Floats, busy: bool = False) -> MedianEstimate:
     """Return the median of [T] turns, and the order statistics of its 95 % interval.
 
     Distribution-free (Hahn and Meeker 1991, section 5.2). On a busy machine turns do not vary by
-    chance alone: the interval then runs from the minimum to all but the slowest tenth.
+    chance alone: the interval then runs from the minimum to the 0.9 quantile, or wider.
     """
     ordered = np.sort(values)
     rank = _rank(len(ordered))

@@ -110,7 +110,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
 
 def completion_probability(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
-    """Return the probability that `emitted`, as the target continues it, begins with `text`."""
+    """Return the probability that `emitted`, as `case.q` alone continues it, begins with `text`."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
         return 0.0

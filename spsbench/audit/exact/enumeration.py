@@ -69,7 +69,7 @@ class Walk:
     def run(self) -> Self:
         """Generate along the path of `script`, only the first round of a `one_round` case.
 
-        `rounds`, `weight`, `text` and `outcome` (output, finish) are those of the path; returns it.
+        `rounds`, `weight`, `text` and `outcome` (output, finish or "") are the path's; returns it.
         """
         case = self.case
         target = case.session(self.text, True)

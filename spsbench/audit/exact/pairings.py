@@ -176,10 +176,7 @@ def schedules() -> list[str]:
 
 
 def made_schedule(name: str) -> Schedule:
-    """Make the schedule of a spec as text; `constant` alone has the K of whole texts.
-
-    UsageError: no such schedule, or one with other arguments.
-    """
+    """Make a spec's schedule, bare `constant` with K = `LOOKAHEAD`; UsageError: it cannot be."""
     if name == CONSTANT:  # the one behind the option `k`
         return Constant(LOOKAHEAD)
     schedule: Schedule = make("schedules", Spec.parse(name))

@@ -138,7 +138,7 @@ def find_changes(ask: Ask, low: float, high: float, likely: Sequence[float]) -> 
     """Return all changes between two points with different rulings: the first point of each.
 
     They rise. `ask` maps a point to its ruling; bisection goes by way of the `likely` thresholds,
-    in order, of which one that is near stands for a change.
+    which rise too, and of which one that is near stands for a change.
     """
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
@@ -253,7 +253,7 @@ def guesses(
     tokens: Sequence[int],
     parents: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return likely thresholds inside (0, 1), in order, for a draft of N `tokens`.
+    """Return likely thresholds inside (0, 1), rising, for a draft of N `tokens`.
 
     They are points to query first, which the search verifies. `q` [N + 1] and `p` [N] are the
     distributions of target and draft as a verifier gets them, `p` empty for tokens drafted by rule;
@@ -317,8 +317,8 @@ def of_tries(
 ) -> Iterator[float]:
     """Yield thresholds of k independent siblings, each tested with min(1, q / (rho p)), in order.
 
-    By text: q / (rho p) of each token, perhaps above 1, then cell edges of the residual. Rho falls
-    from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
+    By text: q / (rho p) of each token, perhaps above 1, then cell edges of the residual. Rho is the
+    one at which `methods.verifiers.spectr` ends. Nodes after equal texts are siblings.
     """
     texts: list[tuple[int, ...]] = [()]
     for token, parent in zip(tokens, parents, strict=True):

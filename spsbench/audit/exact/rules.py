@@ -68,7 +68,7 @@ class RuleRow:
     def verdict(self) -> str:
         """Return the guarantee if it holds, else `lossy`, `BIASED`, `left out` or `not shown`.
 
-        A refused pairing is `refused`, or `refused, though exact here`.
+        `lossy` promises nothing. A refused one is `refused`, or `refused, though exact here`.
         """
         if self.left_out is not None:
             return "left out"
@@ -233,9 +233,9 @@ class Subject(NamedTuple):
         """Yield each setting with its schedule: whole texts, or the kind's own rounds, first.
 
         Then single rounds by rising K up to `upto`: none where the kind has rounds, the rule
-        promises nothing or is refused. A constant schedule drafts the setting's K; another one,
-        made anew, chooses K, so of single rounds it gets those of `MAX_K` alone. A greedy rule has
-        greedy settings only; `deep` has more, also trees of three tokens.
+        promises nothing or is refused. K is the setting's under a constant schedule and in a kind's
+        own rounds; another, made anew, chooses K, so of single rounds it gets those of `MAX_K`.
+        A greedy rule has greedy settings only; `deep` has more, also trees of three tokens.
         """
         claim, kind = self.verifier.guarantee, self.kind
         texts = () if kind.rounds else (*TEXTS, *(LONGER if self.deep else ()))

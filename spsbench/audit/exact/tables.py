@@ -148,7 +148,7 @@ class TableLM:
         return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Keep `length` tokens, and the tree's nodes on `path`; drop the others.
+        """Keep `length` tokens and, after them, the tree's nodes on `path`; drop the others.
 
         InconsistentFeedError: fewer are cached, or no path; a `careless` session takes any nodes.
         """
@@ -173,7 +173,7 @@ class TableLM:
         return self._logits[prefix]
 
     def _check(self, chain: list[int]) -> None:
-        """Raise InconsistentFeedError where `chain` leaves the text, or the target lacks tokens."""
+        """Raise InconsistentFeedError if cache + `chain` leave the text, or a target lacks some."""
         if self._text is None:
             return
         have = self._cache + chain

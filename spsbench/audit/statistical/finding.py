@@ -87,7 +87,7 @@ class Test:
 def share_test(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | slice = slice(None)
 ) -> Test:
-    """Return set `d`'s share, seen and expected, of 1 or more tokens `where`; z: 0 if certain."""
+    """Return set `d`'s share, seen and due, over 1+ tokens `where`, live or not; z: 0 if sure."""
     hit, mass = evidence.hit[where, d], evidence.mass[where, d]
     variance = float((mass * (1 - mass)).sum())
     excess = float((hit - mass).sum())
@@ -296,7 +296,7 @@ class AuditWithBaseline:
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float = 0.0) -> Finding:
-        """Return the finding after `seconds`; a claim is planted in evidence without an alarm."""
+        """Return the finding after `seconds`: a claim, and its control unless `audited` alarms."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
         verdict, line = self._judge(claim, control)

@@ -64,7 +64,7 @@ class Scorer:
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
         """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends.
 
-        They are under the processors; [0, V] without tokens, or if the prompt exceeds the context.
+        They are under the processors, with any in float64; [0, V]: no tokens, or too long a prompt.
         """
         text = [*prompt, *tokens[:-1]] if tokens else []
         text = text[: self.limit]
@@ -87,7 +87,7 @@ class Scorer:
 
 @torch.inference_mode()
 def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
-    """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host.
+    """Return [keep, V] float32 or 64 logits after each of the last `keep` > 0 tokens, on the host.
 
     Models with states read all tokens before these in one pass: begin at the prompt's last.
     """
@@ -101,7 +101,7 @@ def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Ten
 
 
 def reload_in_float32(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Load the model again from its folder to its device, in float32 or, if it has that, float64.
+    """Load the model again from its folder to its device, in float32 (one of float64: in float64).
 
     An adapter is merged, linear layers are quantised as the engine did, and weights are rounded to
     the model's dtype before they are widened: rounding is part of the target. None: no safetensors,

@@ -42,7 +42,7 @@ def compare_greedy(
     k: int,
     name: str = "",
 ) -> Compared:
-    """Compare two greedy texts of one prompt: identical, a tie within rounding, or a bug.
+    """Compare two greedy texts of one prompt: identical, a tie of the two likeliest tokens, or bug.
 
     The reference is a cacheless pass in float32; the tolerance is twice the measured difference to
     a step, and to a block of k + 1 tokens, of the scorer's model in its own precision, at the first

@@ -179,7 +179,7 @@ def evidence(
 
 
 def among_visible(at: TextPositions, visible: Bits) -> tuple[Floats, Bits, Floats]:
-    """Return [n, W] probs of visible columns, [n, D, 2] if bets resolve, [n] the tail's mass.
+    """Return [n, W] probs of visible columns, [n, D, 2] `Evidence.live`, [n] the tail's mass.
 
     Listed columns sum to 1; the unlisted rest, part of it hidden, has the tail's mass at most.
     """
@@ -299,7 +299,7 @@ class Excess:
         self._counts: dict[Any, list[float]] = {}
 
     def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Return [n, W] columns above their expected counts so far, and None; count each token."""
+        """Return [n, W] columns whose three deviations sum above 0 so far, None; count tokens."""
         favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
         stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):

@@ -142,7 +142,7 @@ def bound_rounding(
     The distribution of a run of lower precision differs from that of float32 at every token, so its
     audit tests |bias| <= band instead of bias = 0. A band [D] is the mean shift of each set's
     probability by the model's precision and three standard errors; 0 in float32, or without texts.
-    The edge is in logits, or in mass at the boundary of a nucleus; `EDGE` at least.
+    The edge is twice the greatest shift of a scaled logit, `EDGE` at least; it bounds mass too.
     """
     shifts: list[list[Floats]] = [[] for _ in alternatives]
     edge = EDGE

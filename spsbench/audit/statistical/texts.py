@@ -191,7 +191,7 @@ def perform_in_order(
     next_index, over = 0, False
 
     def take(unit: tuple[int, AuditJob], examined: Examined | Exception) -> None:
-        """Keep a result until all before it have come, then hand them on in order."""
+        """Raise an exception at once; keep a result until all before it have come, then hand on."""
         nonlocal next_index, over
         if isinstance(examined, Exception):
             raise examined

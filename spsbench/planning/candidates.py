@@ -122,7 +122,7 @@ def replayable(cell: Cell) -> bool:
 
 
 def sampled_traces(cells: Iterable[Cell]) -> list[str]:
-    """Return labels of drafts, each once, in order: sampled chains, no trees, of no head."""
+    """Return labels (`str(Drafting)`) of sampled chains, each once, in order; no trees, no head."""
     names: list[str] = []
     for cell in cells:
         plan = plan_of(cell.drafter)

@@ -23,9 +23,9 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     Returns the fit: a regression over all positions of one sampled draft on the chance that `sps`
     accepts, `sum_x min(p, q)`; at temperature 0, on whether draft and target agree.
 
-    `spec` is `disco:out=FILE`, with `draft=NAME` where several sampled drafts were traced.
-    UsageError: no such spec or draft, or too few positions. MissingError: no writable `out`, or no
-    traces. SpsError: traces that are unusable or differ, or a file that cannot be written.
+    `spec` is `disco:out=FILE`, with `draft=NAME` (`draft=model nano-draft`) where several sampled
+    drafts were traced. UsageError: no such spec or draft, or too few positions. MissingError: no
+    traces, or no writable `out`. SpsError: traces are unusable or differ, or writing failed.
     """
     out, traces = check_fit(spec), read_traces(paths)
     drafts = {str(name): name for name, of in traces.drafts.items() if of.sampled and not of.most}

@@ -103,7 +103,7 @@ def real_rounds(
     """Return method -> figures of real rounds, and method -> the reason why it has none.
 
     `confirm` is the name of the run of real rounds in `folder`, the plan's; None: both are empty.
-    Methods of no cell in `cells` are left out. SpsError: a run or traces that cannot be read.
+    Methods not run, or of no cell in `cells`, are in neither. SpsError: an unreadable run or trace.
     """
     figures: dict[Method, Measured] = {}
     reasons: dict[Method, str] = {}
@@ -186,7 +186,7 @@ def cells_of_trace(
 ) -> list[Cell]:
     """Return resolved cells of each traced draft with costs: for each rule, Ks, then schedules.
 
-    `drafter` and `draft` in `options`, if any, choose drafts that match one of either; `verifier`
+    `drafter` and `draft` in `options`, if any, choose drafts: one of the two is enough. `verifier`
     and `schedule` name rules and schedules. Rules are else `SAMPLED` for sampled chains, `match`
     for others. MismatchError: as `check_trace_options`. UsageError: an invalid cell, or none.
     """

@@ -116,7 +116,7 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def describe_model(spec: ModelSpec, model: Any) -> dict[str, str]:
-    """Return name -> text of what affects a model's times: the fields of `spec` but its adapter.
+    """Return name -> text of what affects a model's times: `str` of all of `spec` but its adapter.
 
     A local folder, unless weights are random, adds the digest `files`; a loaded `model` (None: not
     loaded) adds its `dtype` and the engine `chosen`.
@@ -265,7 +265,7 @@ def values_to_reach(values: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def check_one_table(pairs: Sequence[Pair]) -> None:
-    """Raise UsageError unless all cells share target and sampling and use our own loop."""
+    """Raise UsageError unless all cells, one or more, share target, sampling and our own loop."""
     works = {(cell.target, *(getattr(cell, n) for n in SAMPLING_FIELDS)) for cell, _ in pairs}
     decoders = {str(cell.decoder) for cell, _ in pairs if cell.decoder.name != OWN_LOOP}
     if len(works) != 1 or decoders:
@@ -325,7 +325,7 @@ def pass_meters(
 def loop_meters(
     pairs: Sequence[Pair], text: Sequence[int], sizes: Sequence[int], draw: Random
 ) -> dict[str, LoopMeter]:
-    """Return verifier -> meter of the loop, over the target's real logits for `text` (one pass)."""
+    """Return verifier -> meter of the loop by pass `sizes`, over the target's logits for `text`."""
     most, lm = sizes[-1], target_session(pairs[0])
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     by_rule = first_by(lambda cell: str(cell.verifier), pairs)
@@ -348,8 +348,9 @@ def take_turns(
 ) -> list[ClockReading]:
     """Run a warm-up turn of all meters, then timed turns; return clock readings around each.
 
-    N turns give N + 1 readings. A turn runs each meter once, in an order that `draw` gives. Turns
-    fill `seconds`, but are `FEWEST_TURNS` to `MOST_TURNS`; after each `watch` gets a `PhaseCount`.
+    N turns give N + 1 readings; each runs all meters, in an order that `draw` gives. They fill
+    `seconds` with the warm-up, but N is `FEWEST_TURNS` to `MOST_TURNS`; after each `watch` gets a
+    `PhaseCount`.
     """
     count = PhaseCount()
     for meter in meters:

@@ -56,7 +56,7 @@ def plan(
     survives a crash or kill, and is continued by `resume=True`.
 
     Args:
-        task: source of the prompts; `prompts` names a file instead.
+        task: source of the prompts; `prompts` names a file instead; None: `xsum:data=mini`.
         pair: loaded models; None: the models are loaded.
         say: receives each message for the user; None: messages go to `logging` only.
         watch: called with the progress, a `PlanProgress`, which prints as a line.

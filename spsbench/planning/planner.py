@@ -76,7 +76,7 @@ class PlanProgress:
     def show(self, phase: str, inner: Any) -> "PlanProgress":
         """Move the bar of the whole plan to `phase`, never back, and return the bar.
 
-        `inner` is the progress within the phase: `done`, `total`, and its `str` is shown.
+        `inner` is the progress in the phase: `done`, `total` (0: all is done); its `str` is shown.
         """
         number = self._phase = max(PHASES.index(phase), self._phase)
         part = inner.done / inner.total if inner.total else 1.0

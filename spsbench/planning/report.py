@@ -129,9 +129,9 @@ class Planned:
     def report(self) -> Report:
         """Return the report: one table of candidates with remarks and a plot, and a page's section.
 
-        Rows are by predicted speed-up: the best K of each method and what was measured, or all with
-        `every`. Remarks begin with the answer and commands. With `batch` there are rows by batch
-        too; DataError: the costs have no such batches. UsageError: no constant K for them.
+        Rows, no ArS, are by predicted speed-up: the best K of each method and what was measured,
+        or all with `every`. Remarks begin with the answer and commands. With `batch` there are rows
+        by batch too, with ArS; DataError: costs have no such batches. UsageError: no constant K.
         """
         answer, by_batch = self.answer, self.batches
         best = {f.method for f in self.forecasts.by_method} | self.measured.keys()
@@ -182,7 +182,7 @@ class Planned:
         return Report(name, [table], sections=[section])
 
     def trial(self, adapted: "Planned", steps: int, options: Mapping[str, Any]) -> str:
-        """Train this base's drafter on texts of its adapted target; return a sentence of the gain.
+        """Train this base's drafter on texts of `adapted`; tell the gain in speed-up and alpha.
 
         "": `adapted` lacks it. Files go to its folder. `options`: the user's, with `prompts`.
         """

@@ -46,8 +46,9 @@ def forecast_batches(
     """Return rows, remarks and values for batches: ArS and the methods that are best at some size.
 
     `sizes` are texts of a batch, rising; without any the result is None. Beyond `FEW` sizes only
-    the ends and measured ones have rows. `cells` has one for each forecast's method. UsageError: no
-    forecast has a constant K. DataError: the costs lack batches as large as these.
+    the ends and measured ones have rows, in values too; a table for vLLM has all from 1 on. `cells`
+    has one for each forecast's method. UsageError: no forecast has a constant K. DataError: the
+    costs lack batches as large as these.
     """
     if not sizes:
         return None

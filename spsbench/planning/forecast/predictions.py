@@ -208,7 +208,7 @@ class Prediction:
     def speedup_in(self, batch: int) -> Estimate:
         """Return the speed-up over ArS in batches of `batch` texts, its mean at most tau.
 
-        The interval is for other prompts and timings, or None without one of the texts; in batches
+        The interval is for other prompts and timings, or None where the texts give none; in batches
         other than the tally's own it is that of tau, of single texts, and of the costs. Costs that
         have no batches price each as one text; sizes beyond theirs continue the last two.
         """

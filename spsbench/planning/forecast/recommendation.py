@@ -199,7 +199,7 @@ def why(verdict: Decision, best: Prediction | None, needs: BreakEven) -> str:
 
 
 def lacks(best: Prediction, needs: BreakEven) -> str:
-    """Return a sentence: c and alpha as they are, then those at which it equals ArS, if any."""
+    """Return a sentence: c and alpha, then better ones at which it equals ArS, or that none do."""
     alpha, wants = best.right, []
     has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
     if needs.needed_alpha is not None and needs.needed_alpha > alpha:

@@ -114,7 +114,7 @@ class Acceptances:
         """Return the chances, 0 and 1, of a deterministic draft of up to `most` tokens.
 
         `hits`: [L] first tokens of the proposal at each position that the text has too. `proposed`:
-        [L] tokens of the proposal, of which a shorter draft is the beginning.
+        [L] tokens of the proposal, of which a shorter draft is the beginning; `most` cuts none.
         """
         matching = np.asarray(hits, np.int64)[:, None]
         return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
@@ -272,8 +272,8 @@ def price(
     """Return [parts, turns] seconds of rounds of these sizes, each times its weight, summed.
 
     Parts are in the order of `metrics.costs.PARTS`. `sizes` and `weights` are [U, 3] and [U], as
-    `Rounds.sizes` returns them; `rule` None is the drafter's own; `batch` is the number of texts
-    that make their rounds together. DataError: no costs of the drafter.
+    `Rounds.sizes` returns them; `rule` None is the drafter's own; `batch` texts make each round
+    together, in these seconds. DataError: no costs of the drafter.
     """
     total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))
     for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):

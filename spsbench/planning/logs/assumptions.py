@@ -147,7 +147,7 @@ def roofline_costs(
 def seconds(
     fields: Mapping[str, float], params: float, rows: int, context: float, batch: int
 ) -> float:
-    """Return a roofline's seconds of a pass over `rows` of each of `batch` texts; no params: 0."""
+    """Return a roofline's seconds of a pass over `rows` of each text; field `context` overrides."""
     if not params:
         return 0.0
     cached = context if math.isnan(fields["context"]) else fields["context"]
@@ -191,8 +191,8 @@ def formula_values(
 ) -> dict[str, Any]:
     """Return inputs and results by name; as [alpha][K], `expected_tokens`, `speedup` and `work`.
 
-    `best_k` has for each rate the K that gains most, or None if none does. `draft` and `row` are
-    the costs of a drafted token and of a further row, in plain passes.
+    `best_k` has for each rate the K that gains most, or None if none does. `draft` (`draft_ratio`)
+    and `row` (`row_ratio`) are costs of a drafted token and of a further row, in plain passes.
     """
     depths = np.array(ks)
     tokens = expected_tokens(np.array(rates)[:, None], depths)

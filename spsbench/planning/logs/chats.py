@@ -93,7 +93,7 @@ class Content:
         )
 
     def message(self, role: str) -> dict[str, Any]:
-        """Return the message, as OpenAI's API has it: role, content, thoughts and calls if any."""
+        """Return an OpenAI message: role, texts as one, nothing between; thoughts, calls if any."""
         message: dict[str, Any] = {"role": role, "content": "".join(self.texts)}
         if self.thoughts:
             message["reasoning_content"] = "\n".join(self.thoughts)
@@ -137,8 +137,8 @@ def choose_message(item: Any) -> Any:
 def read_into(account: Account, value: Any, content: Content, texts: list[str]) -> None:
     """Add what a text, a message, a part of one or a list of these holds to `content`.
 
-    Plain texts are added to `texts`, one of the lists of `content`. Fields are marked as read in
-    the `account`; parts without text are noted there. Anything else is ignored.
+    Plain texts, empty ones too, are added to `texts`, one of the lists of `content`. Fields are
+    marked as read in the `account`; parts without text are noted there. Anything else is ignored.
     """
     if isinstance(value, str):
         texts.append(value)
@@ -301,7 +301,7 @@ def turns_of(pairs: Sequence[Any]) -> list[Any]:
 def field_ids(account: Account, entry: dict[str, Any], key: str) -> list[int] | None:
     """Return a field of token ids, and mark it as read; None: it is not there, or null.
 
-    LeftOutError: anything but a list of ids, which may be empty.
+    LeftOutError: anything but a list, maybe empty, of ids from 0 to below `TOKEN_ID_END`.
     """
     ids = entry.get(key)
     if ids is None:
@@ -321,9 +321,9 @@ Holders = tuple[dict[str, Any], ...]
 def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tuple[Any, Holders]]:
     """Yield each answer of a response in any API, and the objects around it, the nearest first.
 
-    An answer is a text, parts, ids, null, or an object, such as a message, whole: then it is itself
-    the first of these objects. Of a list of messages it is the last; [] has none. `outer`: objects
-    around `value`. Fields on the way are marked as read.
+    An answer is a text, null, all of a list of typed parts, or an object, such as a message, whole:
+    then it is itself the first of these objects. Of a list of messages it is the last, of others
+    each item; [] has none. `outer`: objects around `value`. Fields on the way are marked as read.
     """
     value = unpack_json(value)
     if isinstance(value, list):
@@ -360,7 +360,7 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
 
 
 def reply_of(account: Account, answer: Any) -> Reply | None:
-    """Return an answer, marked as read, as a `Reply`; None: it has no words, thoughts or calls."""
+    """Return an answer, marked as read, as a `Reply` ("" too); None: no words, thoughts, calls."""
     content = Content()
     read_into(account, answer, content, content.texts)
     if not (content.texts or content.thoughts or content.calls):

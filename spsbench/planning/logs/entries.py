@@ -104,7 +104,7 @@ def iterate_entries(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """Yield all values at a path of keys, through all items of lists on the way."""
+    """Yield all values at a path of keys, through all items of lists on the way and at its end."""
     if isinstance(value, list):
         for item in value:
             yield from values_at(item, path)
@@ -148,8 +148,8 @@ def numbered_to_lists(value: Any) -> Any:
 def requests_in(entry: dict[str, Any], index: int) -> tuple[str, list[Request]]:
     """Return the name of a line's form, and its requests, one or more, with what is not read.
 
-    `index` is the number of the line, a name where it has none. The usage of a line with several
-    requests is of all: dropped. LeftOutError: no generation, a cached one, or any unusable answer.
+    `index` is the number of the line, a name where it has none. With several requests `written` is
+    None, since it is of all. LeftOutError: no generation, a cached one, or any unusable answer.
     """
     if "attributes" in entry:
         entry = {**entry, "attributes": nest(entry["attributes"])}

@@ -145,7 +145,7 @@ def conversations(values: Iterator[Any]) -> Iterator[Any]:
 def table_rows(path: Path) -> Iterator[Any]:
     """Yield the rows of CSV or parquet as objects; DataError: standard input, or a bad table.
 
-    Names such as `Prompt` are in lower case; counts of tokens are numbers.
+    Names in title case (`Prompt`), no others, are put in lower case; counts of tokens are numbers.
     """
     if str(path) == "-":
         raise DataError("a table (standard input): expected a file. Name it")

@@ -94,7 +94,7 @@ class DraftModel:
 
 
 def run_requests(folder: Path, access: Access) -> Iterator[Request]:
-    """Yield the texts of a run with the target's distribution: plain ones, or else of exact rules.
+    """Yield a run's texts of the target's distribution: of all plain cells, else of all exact ones.
 
     Prompts are made again by the run's task and the target's tokenizer. Probabilities are those of
     the run's own sampling, after temperature and cuts, where the run traced them. Failed and empty

@@ -56,7 +56,7 @@ class LogAnswer:
         return self.plan.batches if self.costs else ()
 
     def sentence(self) -> str:
-        """Return what to do, in two sentences: by costs, or without them by tokens a round."""
+        """Return what to do by costs, in two sentences, or without them tokens a round, in more."""
         row = self.rows[0]
         method, value = row.prediction.method, row.prediction.tau
         start = (
@@ -85,7 +85,7 @@ class LogAnswer:
         return [self._by_method(), self._by_k(), *self._by_group(), self._by_slot()]
 
     def _by_method(self) -> TextTable:
-        """Return a row for each method at its best K: acceptance, work, speed-up by batch."""
+        """Return rows of all methods, each at its best K: acceptance, work, speed-up by batch."""
         unlike = len({row.prediction.texts for row in self.rows}) > 1
         cells = [
             [
@@ -135,7 +135,7 @@ class LogAnswer:
         return method_table(title, [str(place + 1) for place in range(most)], lasts, cells)
 
     def warnings(self) -> list[str]:
-        """Return why the figures may be of other texts than those served; [] if nothing says so."""
+        """Return warnings, or []: other counts of tokens than the log's, repetition in answers."""
         plan, tokens = self.plan, self.plan.tokens
         lines = [
             tokens.answers.warning("tokens in their answers"),
@@ -223,7 +223,7 @@ class LogAnswer:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return as plain values what is shown: answer, warnings, counts, rows, notes, settings."""
+        """Return plain values: answer, warnings, counts, rows by method and K, notes, settings."""
         return {
             "answer": self.sentence(),
             "warnings": self.warnings(),
@@ -236,7 +236,7 @@ class LogAnswer:
         }
 
     def _values(self, method: Method, row: LogRow) -> dict[str, Any]:
-        """Return a row of `method` as plain values; a speed-up for each batch by its size."""
+        """Return a row as plain values; `tau`, and `speedup` by batch, have mean, low and high."""
         return {
             "drafter": str(method.drafting),
             "rule": method.verifier,

@@ -215,7 +215,7 @@ class LogPlan:
         return self
 
     def _add(self, text: LogText) -> None:
-        """Add rounds of every drafter and model along a text; count its temperature, processors."""
+        """Add a text's rounds by each draft (`shared=true` keeps the text); count its sampling."""
         baseline = self._baseline(("", ANY_RULE), text)
         for name, drafter in self.drafters.items():
             drafter.begin(text.prompt, NO_PREFILL)

@@ -114,7 +114,8 @@ class LogTokenizer:
     def _prompt(self, prompt: str | Sequence[int] | None) -> list[int] | None:
         """Return a prompt's ids, empty for None; None: a text without a tokenizer.
 
-        A chat goes through the template, if any. LeftOutError: it refuses, or a lone surrogate.
+        A chat goes through the template, if any; else no special tokens are added. LeftOutError:
+        the template refuses, or a lone surrogate.
         """
         if not isinstance(prompt, str):
             return list(prompt or ())

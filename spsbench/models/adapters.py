@@ -27,7 +27,7 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
     `text` is as for `read_adapters`, and pickles in it are allowed; empty changes nothing. `model`
     is on the CPU, its weights as they are stored or wider. Changes of several adapters add up. A
     head tied to embeddings gets weights of its own if one of the two is changed. Gradients are
-    switched off, and `text` becomes `model.merged_adapter`. An adapter that names another base is
+    switched off, and `text` its `merged_adapter`. An adapter that names another base is
     noted. SpsError: an adapter is damaged, or its tensors do not fit.
     """
     adapters = read_adapters(text, allow_pickle=True)

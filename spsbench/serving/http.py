@@ -299,7 +299,7 @@ class Client:
         tried = f"{attempts} attempt{'s' * (attempts > 1)}"
         raise failure.kind(
             f"no answer in {tried} ({self.address}{path}: {reason}): expected HTTP 200 "
-            "with a whole answer. Look at the server's log, or raise `timeout` or `retries`"
+            "with a whole answer. Look at the server's log, or raise timeout or retries"
         )
 
     async def _exchange(

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -80,6 +82,8 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         line = "expected --sps-budget tokens=N,minutes=N and --sps-undecided xfail or fail"
         raise pytest.UsageError(line) from None
     url, command = settings["server"].rstrip("/"), settings["command"]
+    if command:
+        fail_if_taken(url)
     process = subprocess.Popen(shlex.split(command), start_new_session=True) if command else None
     try:
         wait_until_ready(url, process)
@@ -89,6 +93,15 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(process.pid, number)  # type: ignore[union-attr]
                 process.wait(10)  # type: ignore[union-attr]
+
+
+def fail_if_taken(url: str) -> None:
+    """Fail the test where something listens at `url`: it would be tested, not the command's."""
+    address = urlsplit(url)
+    with suppress(OSError):
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), 2).close()
+        pytest.fail(f"something answers at {url} before the command has run", pytrace=False)
 
 
 def wait_until_ready(url: str, process: Any) -> None:

@@ -139,6 +139,8 @@ def test_the_plug_in_fails_on_a_biased_server_alone(tmp_path, defect, failed):
             "-rxf",
         ]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        taken = subprocess.run([*command, "--sps-command", "true"], cwd=tmp_path)
+    assert taken.returncode == 1  # the address is another server's, not the command's
     assert ran.returncode == failed, ran.stdout
     assert "1 xfailed" in ran.stdout
     assert ("BIAS FOUND" in ran.stdout and "again: sps check" in ran.stdout) == bool(failed)

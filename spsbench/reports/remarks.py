@@ -318,8 +318,8 @@ def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]
             share = f", {accepted / drafted:.3f} of what was drafted" if drafted else ""
             lines.append(
                 f"Counters of the server, {names.full(row.cell)}: {1 + accepted / rounds:.2f} "
-                f"tokens a round with a draft{share} accepted, over {texts:.0f} texts of full "
-                "batches; they are of no single text."
+                f"tokens a round with a draft{share} accepted, over {texts:.0f} texts of batches "
+                "without a failure; they are of no single text."
             )
     return lines
 

@@ -108,6 +108,9 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
         with suppress(ValueError, RecursionError):
             items = json.decode(start, type=list[Any])
     if items is None:
+        if start.split(b"\n", 1)[0].strip() == b"[":
+            limit = f"expected JSON of at most {LINE_LIMIT >> 20} MiB, or one item a line"
+            raise DataError(f"a list that cannot be read whole ({path}): {limit}. Split it")
         lines = chain(io.BytesIO(start), iter(lambda: file.readline(LINE_LIMIT + 1), b""))
         yield from _lines(lines, path, text)
     for number, item in enumerate(items or (), 1):

@@ -84,6 +84,12 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path):
     assert "longer than 16 MiB" in complaint(written(tmp_path, bomb))
 
 
+def test_a_long_list_of_texts_over_lines_is_no_list_of_prompts(tmp_path):
+    path = written(tmp_path, json.dumps(["x" * 1000] * 17_000, indent=0).encode())
+    with pytest.raises(DataError):
+        list(read_rows(path, "prompt"))
+
+
 def test_a_gzip_of_many_lines_is_capped(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "SIZE_LIMIT", 1 << 16)
     assert "GiB of data" in complaint(written(tmp_path, gzip.compress(GOOD * 10_000)))

@@ -147,6 +147,7 @@ class RequestReader:
                             self.leave_out("JSON nested too deeply")
             before = self.done
         for custom_id, answer in self._waiting:
+            self._answered.add(custom_id)
             try:
                 yield self._joined(custom_id, answer)
             except LeftOutError as reason:

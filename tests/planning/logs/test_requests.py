@@ -197,6 +197,7 @@ def test_answers_of_a_batch_find_their_requests(tmp_path, order, pairs, left_out
     answers, reader = read(tmp_path, lines(*order))
     assert [(answer.prompt, answer.answer) for answer in answers] == pairs
     assert reader.left_out.total() == left_out
+    assert not reader.unanswered
 
 
 def test_conversations_and_benchmarks(tmp_path):

@@ -74,7 +74,7 @@ def articles(data: str, count: int) -> Articles:
 
 def is_hub_id(data: str) -> bool:
     """Return whether `data` is OWNER/NAME without a folder OWNER here: an id of the hub."""
-    return bool(re.fullmatch(r"[\w-]+/[\w.-]+", data)) and not Path(data).parent.exists()
+    return bool(re.fullmatch(r"[\w-]++/[\w.-]++", data)) and not Path(data).parent.exists()
 
 
 def _mini(count: int) -> Articles:

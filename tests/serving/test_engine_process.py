@@ -28,7 +28,7 @@ class Llama:
     def set_seed(self, seed): pass
     def token_eos(self): return 99
     def token_bos(self): return 98
-    def tokenize(self, text, special): return list(text)
+    def tokenize(self, text, add_bos, special): return list(text)
     def detokenize(self, tokens, **_):
         if self.model == LLAMA_VOCAB_TYPE_NONE:
             os._exit(1)

@@ -23,7 +23,7 @@ from spsbench.store.starts import Provenance
 
 
 def describe_worker(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Return field -> value, flat: Python, this package's code, its libraries, files of the models.
+    """Return field -> version or digest: Python, libraries, this package, each file of the models.
 
     SpsError: a file in `folders`, one folder a model, cannot be read.
     """

@@ -113,11 +113,11 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
 def trial(cell: Cell, steps: int, folder: Path, options: Mapping[str, Any]) -> str:
     """Train a plan's drafter for `steps` on texts of its target; return a sentence on the gain.
 
-    It begins with a blank, and compares speed-up and alpha before and after, of the same held-out
-    texts at costs measured here; where `cell` has no draft, it says that nothing is trained. `cell`
-    has the plan's drafter, under the adapter. The training is in `trial` of the plan's `folder`,
-    and is resumed there. `options` are those of `sps plan`, with `prompts`; the training takes
-    those that it has too.
+    The sentence begins with a space, and compares speed-up and alpha before and after, of the same
+    held-out texts at costs measured here; where `cell` has no draft, it says that nothing is
+    trained. `cell` has the plan's drafter, whose weights the training starts from, under the
+    adapter. The training is in `trial` of the plan's `folder`, and is resumed there. `options` are
+    those of `sps plan`, with `prompts`; the training takes those that it has too.
     """
     if cell.draft is None:
         return " No trial: no drafter with weights is planned."
@@ -156,7 +156,7 @@ def train(
         what: `draft` or `head`.
         say: receives each message for the user; None: messages go to `logging` only.
         watch: receives the `TrainingLoop` after each evaluation of acceptance.
-        stop: polled; true ends the training early.
+        stop: polled; true stops the training, which `resume` continues.
         command: command line for the model card.
 
     Returns:

@@ -68,7 +68,7 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
 def curve(points: Sequence[Evaluation], title: str) -> Figure:
     """Return a figure over steps: alpha by depth, tau, and the predicted speed-up where known.
 
-    Of the depths the first, the middle and the last are drawn.
+    Of the depths the first, the middle and the last are drawn. `points` are one or more.
     """
     depth = len(points[-1].alpha)
     plotted_depths = sorted({0, depth // 2, depth - 1})

@@ -54,7 +54,7 @@ class Folder:
     def gone_if_refused(self) -> Iterator[None]:
         """Remove a new folder if an `SpsError`, which is passed on, comes before the first text.
 
-        It stays with files beside the lock, the manifest and a log without a text.
+        It stays if it has other files than the lock, the manifest and a log without a text.
         """
         try:
             yield
@@ -137,7 +137,7 @@ def identity(
     """Return all settings that a step depends on, for the manifest: name -> plain value.
 
     `files` is the digest of the target's files, `loss` the user's or the default, `numbers` the
-    dtype of products.
+    dtype of products. Where `steps` is None, `minutes` is among the settings.
     """
     settings: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
     settings[PRODUCTS] = numbers
@@ -205,9 +205,9 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read; None if `folder` has no checkpoint.
+    """Return the newest checkpoint that can be read, on the host; None if `folder` has none.
 
-    DataError: none of them can be read.
+    Newer ones that cannot be read are skipped silently. DataError: none of them can be read.
     """
     files = checkpoints_in(folder)
     for path in reversed(files):

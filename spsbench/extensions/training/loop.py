@@ -311,7 +311,7 @@ class TrainingLoop:
     def _affordable(self) -> int:
         """Return the number of steps, 1 or more, that the minutes allow next to the evaluations.
 
-        An evaluation and `PROBED` steps are timed, and their gradients are discarded. UsageError:
+        An evaluation and `PROBED` steps are timed, and all they give is discarded. UsageError:
         there is no time for one of each.
         """
         began = time.perf_counter()

@@ -177,7 +177,7 @@ ARGUMENTS: Mapping[str, tuple[str, str, Callable[[Any], bool]]] = {
 
 
 def loss_of(spec: Spec) -> Loss:
-    """Return the loss that a user names; UsageError: no loss, or an argument that it refuses."""
+    """Return the loss function that a user names; UsageError: none, or an argument it refuses."""
     if spec.name not in LOSSES:
         raise UsageError(f"`loss` {spec}: expected one of {', '.join(LOSSES)}. Choose one")
     argument, expected, holds = ARGUMENTS.get(spec.name, ("", "", bool))

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 def find_task(name: str, flag: str, expected_content: str) -> Any:
     """Return the task of a spec such as `xsum:data=mini`; UsageError: there is none.
 
-    MissingError: `name` ends as a file of prompts does. In messages, `flag` is the option that
-    named it, and `expected_content` what such a file has.
+    MissingError: `name` ends as a file of prompts does, which the caller did not find. Messages
+    name the option, `flag`, that named it, and `expected_content`, what such a file has.
     """
     path = Path(name).expanduser()
     if path.suffix in PROMPT_FILES:
@@ -113,7 +113,7 @@ def _distinct(text: str) -> np.ndarray:
 def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
     """Yield (place, text) of each text of a task or a file; SpsError: neither, or unusable.
 
-    The place is a sample's id, a row, or such as `paragraph 3`; a task's texts are its prompts.
+    Place: a sample's id, a row or `paragraph 3`. Text: a task's prompt, a row's first of `KEYS`.
     """
     path = Path(name).expanduser()
     if path.suffix == ".txt":

@@ -181,7 +181,7 @@ class Trainer:
         loss: Spec,
         dtype: str,
     ) -> TrainingLoop:
-        """Return the training loop, which rewrites its log at each evaluation.
+        """Return the training loop, without `best_gain`; an evaluation rewrites the folder's log.
 
         OutOfMemoryError: the training exceeds the free disk or memory. A note is logged where no
         text is longer than the window of a draft model.

@@ -50,7 +50,7 @@ def continue_texts(
 
     `model` is on its device; the `prompts`, one or more, have a token or more. A continuation ends
     at one of `ends`, or after `most` tokens, 1 or more. Tokens are sampled under `warp` from the
-    first `vocab` logits, by uniforms of `seed`: token t of prompt i always uses the same.
+    first `vocab` logits, by uniforms of `seed` and `most`: token t of prompt i always has the same.
     """
     device, longest = model.device, max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
@@ -112,7 +112,7 @@ class Writer:
         self.batches = self._user_batches + -(-self._invented_count // together)
 
     def batch(self, index: int) -> list[Text]:
-        """Return the (prompt, continuation) pairs of a batch; the first have the user's prompts."""
+        """Return a batch's (prompt, continuation) pairs; first batches have the user's prompts."""
         together, invented_index = self.options.together, index - self._user_batches
         if invented_index < 0:
             prompts = self.prompts[index * together : (index + 1) * together]
@@ -179,7 +179,7 @@ def read_texts(
     """Return the texts of a file, without duplicates; DataError: damaged, or none is left.
 
     Texts of fewer than two new tokens are left out, and those that, by `decode`, repeat a text of
-    `overlap` (None: none do); a line counts both, and `left_out` in the header.
+    `overlap` (None: none do); a line counts both, and so does `left_out` in the header returned.
     """
     header = read_head(path)
     vocab = header.get("vocab", 0)
@@ -246,7 +246,7 @@ def check_texts_target(head: Mapping[str, Any], expected: Mapping[str, Any], pat
 
 
 def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
-    """Raise MismatchError, which lists the differences, where a header is not as expected."""
+    """Raise MismatchError, which lists the differences, unless keys and values are as expected."""
     if lines := differences(expected, head):
         raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "

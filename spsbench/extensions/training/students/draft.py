@@ -100,8 +100,8 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     """Return a float32 copy of the target with evenly spaced layers, the first and the last too.
 
     Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do; one layer is the
-    first. None: a fifth of the layers. UsageError: no fewer than the target has, or it has one.
-    DataError: its layers are unknown.
+    first. None: a fifth of the layers, rounded down, or one. UsageError: no fewer than the target
+    has, or it has one. DataError: its layers are unknown.
     """
     try:
         count = len(layers_of(target)[2])
@@ -128,9 +128,9 @@ def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
     """Return a float32 copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
 
-    Its layers attend to the newest `window` tokens, None to all: a Llama without biases becomes a
-    Mistral, its twin with a window. `prune` halves heads and MLP channels; hidden states keep their
-    width. UsageError: the architecture allows no window, or is not pruned here.
+    Its layers attend to the newest `window` tokens (None: as before); for that a Llama without
+    biases becomes a Mistral, its twin with a window. `prune` halves heads and MLP channels; hidden
+    states keep their width. UsageError: the architecture allows no window, or is not pruned here.
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     if window and config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
@@ -188,11 +188,11 @@ def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
 
 
 def open_start(start: Path, seed: int, tokenizer: Any, vocab: int) -> PreTrainedModel:
-    """Return a draft model in float32, with random weights where the folder has none.
+    """Return a draft model in float32, with random weights where the folder has no safetensors.
 
     `start` is the folder, or a bundled name, and `seed` that of random weights. `tokenizer` and
-    `vocab` are the target's. MissingError: no config.json. DataError: other tokens than the
-    target's, or fewer logits than `vocab`.
+    `vocab` are the target's. MissingError: no config.json. DataError: fewer logits than `vocab`, or
+    a tokenizer.json of other tokens than the target's.
     """
     folder = local_folder(str(start)) or start
     if not (folder / "config.json").is_file():

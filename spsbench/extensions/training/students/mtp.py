@@ -31,7 +31,7 @@ class MtpStudent(EagleStudent):
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MtpShape:
         """Return the shape of a layer as the target's; set `layer_values`, its config, for files.
 
-        UsageError: `inner` is given.
+        UsageError: `inner` is given. DataError: no such layer can be made.
         """
         if options.inner is not None:
             raise UsageError(
@@ -44,7 +44,7 @@ class MtpStudent(EagleStudent):
         return new_shape(self.layer_values, target.name)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:
-        """Copy the target's last layer of the same tensors; other matrices are random by `seed`.
+        """Copy the last target layer whose tensors all fit; other matrices are random by `seed`.
 
         The part of `fc` that reads the feature has the identity added. UsageError: no such layer.
         """

@@ -73,9 +73,9 @@ class Child:
         """Return the child's answer to `task`, or {"error": reason} where it fails or hits a limit.
 
         Starts a child if none runs; waits while another thread asks. `task` has values for JSON,
-        sent with `seconds`: the limit of processor time for it. `step` is logged if the answer
-        takes long. A child that ends, or is interrupted, before it has answered is killed, and the
-        next call starts another. Answers other than JSON objects are errors. OSError: none starts.
+        sent with `seconds`, its limit of processor time. `step` is logged if the answer takes long.
+        What is raised, or is no JSON object, is an error; a child is killed only if it ends, or is
+        interrupted, before it answers: then the next call starts another. OSError: none starts.
         """
         with self._lock:
             if self._owner != os.getpid():  # a fork: the process is its parent's
@@ -113,7 +113,7 @@ class Child:
         return f"its process ended without an answer (exit code {code})"
 
     def _start(self) -> "subprocess.Popen[str]":
-        """Start, keep and return the child, sent program and limits; OSError: it cannot start."""
+        """Start, keep and return the child, sent its limits if it lives; OSError: none starts."""
         import subprocess
 
         self._process = process = subprocess.Popen(

@@ -82,7 +82,7 @@ def usable_cores() -> int:
 def variable_errors() -> Iterator[SpsError]:
     """Yield the errors of environment variables that are set wrongly; raise none of them.
 
-    UsageError: OMP_NUM_THREADS is not 1 or more. MissingError: TMPDIR is no folder.
+    UsageError: OMP_NUM_THREADS is set, but not as `4` or `4,2`. MissingError: TMPDIR is no folder.
     """
     threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
     if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):

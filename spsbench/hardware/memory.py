@@ -70,7 +70,8 @@ def keep_memory() -> bool:
 def importing_libraries() -> Iterator[None]:
     """Run a block that imports torch and transformers, and log so if it takes long.
 
-    OutOfMemoryError: `ulimit -v` is below `LEAST`, or it is set and the block's imports fail.
+    OutOfMemoryError: `ulimit -v` is below `LEAST`, or it is set and the block raises ImportError,
+    SystemError or OSError. Other errors pass, MemoryError too.
     """
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     bounded = space != resource.RLIM_INFINITY
@@ -95,8 +96,8 @@ PASSES = 5
 def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     """Measure the bytes per second that the processors read from memory, in about a second.
 
-    The best of `PASSES` passes of `threads` threads (None: one a core). Each thread reads its own
-    `size` bytes, in huge pages as weights lie. Other work can only lower it: it is a lower bound.
+    The best of `PASSES` passes of `threads` threads (None: one for each of `usable_cores`). Each
+    reads its own `size` bytes, in huge pages as weights lie. Other work can only lower the result.
     """
     import numpy as np
 

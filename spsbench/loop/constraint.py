@@ -117,8 +117,8 @@ class Constraint:
     def masked(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
         """Return the target's scores of a draft after `text`, -inf where a token is not allowed.
 
-        Each row has the mask of its own path. The outputs before the rows, and with `weighs` their
-        -log Z, are noted for `count`; masks of shorter outputs are dropped.
+        Each row has the mask of its own path; `text` has the prompt. Outputs before the rows, and
+        with `weighs` their -log Z, are noted for `count`; masks of shorter outputs are dropped.
         """
         output = self.output(text)
         self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= len(output)}
@@ -131,7 +131,7 @@ class Constraint:
         return scores._replace(logits=logits)
 
     def count(self, kept: Sequence[int]) -> None:
-        """Add the tokens that a round emits to `forced`, `closed` and `removed_nats`.
+        """Add the tokens of a round to `forced`, `closed` (one may be in both) and `removed_nats`.
 
         The tokens are those after row 0 of the last `masked`, and after the row of each of the
         `kept` nodes. Raises DeadEndError where one such row allowed no token.
@@ -153,7 +153,7 @@ class Constraint:
         """Compute the mask of `output`, [V] bool, and count it in `made`; None: nothing may follow.
 
         Where `_closing_token` names a token, it is the only one allowed; for `END` the EOS ids are.
-        An `output` that has ended has no mask.
+        An `output` that has ended or has a refused token gives None and is not counted.
         """
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None

@@ -75,7 +75,7 @@ class TargetParts:
 
     @classmethod
     def of(cls, model: Any, vocab_size: int) -> Self:
-        """Return the parts of a loaded model of transformers; no `norm` if its decoder has none."""
+        """Return the uncut parts of a transformers model; no `norm` if its decoder has none."""
         return cls(
             config=model.config.get_text_config(),
             vocab_size=vocab_size,

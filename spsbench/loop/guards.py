@@ -57,7 +57,7 @@ def blame(kind: Kind, part: object) -> Iterator[None]:
 
 
 def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | None, int | None]:
-    """Return a schedule's `k`, `nodes` and `rule_k` for the next round; the last two may be None.
+    """Return a schedule's next `k`, `nodes` (None: any number) and a hybrid's `rule_k` (None: `k`).
 
     PlugInError: a foreign schedule fails, or chooses another value than an int >= 0.
     """
@@ -74,7 +74,7 @@ def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | 
 
 
 def go_on_of(schedule: Schedule) -> GoOn:
-    """Return the schedule's `go_on`, `always` for the default; a foreign one raises PlugInError."""
+    """Return a schedule's `go_on`, `always` for the default; PlugInError if a foreign one fails."""
     if getattr(schedule.go_on, "__func__", None) is Schedule.go_on:
         return always
     if not is_foreign(schedule):
@@ -210,7 +210,7 @@ def describe(value: object) -> str:
 def check_ruling(
     path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
 ) -> None:
-    """Raise PlugInError unless `path` is nodes of the draft, a chain's first, and `token` an id."""
+    """Raise PlugInError unless `path` is a chain's first nodes, or any of a tree; `token` an id."""
     n = len(draft.tokens)
     fits = all(node < n for node in path)
     if draft.parents is None:

@@ -51,9 +51,9 @@ class TextProcessors:
         """Return [n, V] logits under the processors, a copy in float32 (float64 stays).
 
         Row i follows `text`, prompt and answer so far, and the tokens `paths[i]`; token ids of V
-        and more are ignored. A row in which every token is banned stays as it is, and is noted for
-        `check`. The tokens by which `text` extends the text of the call before are counted; if it
-        does not extend that text, counts begin anew.
+        and more are ignored. A row in which every token is banned keeps its `logits`, unpenalised,
+        and is noted for `check`. The tokens by which `text` extends the text of the call before are
+        counted; if it does not extend that text, counts begin anew.
         """
         self._follow(text)
         by, width = self._by, logits.shape[-1]

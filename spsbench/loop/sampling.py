@@ -213,7 +213,7 @@ def sample_by_blocks(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [...] indices by inverse CDF of [..., n] weights, the running sums, and u * total."""
+    """Return [...] inverse-CDF indices, [..., n] running sums, and [..., 1] u * total, < total."""
     cdf = cumulative(weights)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
@@ -232,8 +232,7 @@ def cumulative(probs: Tensor) -> Tensor:
 def _draw_by_block(weights: Numbers, u: float) -> int:
     """Draw as `sample` does from one row of many tokens: first the block, then the token within it.
 
-    Sums use all lanes of a processor, running sums one, so that this is ten times faster than one
-    long running sum.
+    Ten times as fast as one long running sum: sums use all lanes of a processor, those one.
     """
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK))
     block, u_in_block = _place(sums, u)
@@ -278,8 +277,8 @@ def row(x: Tensor, index: Tensor) -> Tensor:
 def without_replacement(probs: Tensor, u: Tensor) -> Tensor:
     """Draw [R, W] tokens, column by column, from what is left of [R, V] probs, by [R, W] uniforms.
 
-    A row with fewer than W possible tokens ends in arbitrary ones: the caller knows their number
-    from the distribution.
+    W is 1 or more. A row with fewer than W possible tokens ends in arbitrary ones: the caller knows
+    their number from the distribution.
     """
     left, drawn = probs.clone(), []
     for j in range(u.shape[1]):

@@ -84,7 +84,7 @@ class Detokenizer:
         return released
 
     def _begin(self, ids: Sequence[int]) -> None:
-        """Make the window the last `LEAD` ids, or more, so many that it begins with a character."""
+        """Make the window `ids[-LEAD:]`, or up to `LONGEST // 2` more to begin at a character."""
         last = max(0, len(ids) - LEAD)
         for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
             self._window = list(ids[start:])
@@ -171,7 +171,7 @@ class Transcript:
         return max(ends, default=0)
 
     def _show(self, length: int) -> list[Piece]:
-        """Return the first `length` withheld characters by origin, and add them to `text`.
+        """Return the first `length` withheld characters, a piece a token, and add them to `text`.
 
         These are withheld no longer; once the text has stopped, the rest is dropped.
         """

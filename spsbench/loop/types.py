@@ -223,7 +223,7 @@ class LM(Protocol):
         """Return the number of tokens in the cache."""
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m]; return the logits of the last `keep` and the hidden states of all.
+        """Feed `tokens` [m], of any device; return logits of the last `keep`, hidden states of all.
 
         With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them). N may
         exceed m: then the first N - m nodes are cached already, from passes since the last

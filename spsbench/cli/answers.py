@@ -70,10 +70,7 @@ def choose_paint(color: str) -> Paint:
 
 
 def paint_piece(piece: Piece, how: Paint) -> str:
-    """Return the piece's text, escaped, in the colour or marks of its origin, where these exist.
-
-    Every colour ends with its piece: an interrupted stream leaves the terminal's as it was.
-    """
+    """Return the piece's text, escaped, in its origin's colour (ended with it) or marks, if any."""
     text = safe_text(piece.text)
     if how is Paint.COLOUR and piece.origin in SGR:
         return f"{SGR[piece.origin]}{text}{RESET}"
@@ -193,7 +190,7 @@ ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
 def advice(text: Text, comparison: Comparison | None) -> Iterator[str]:
-    """Yield a line if prompt lookup drafted nothing in `ENOUGH` rounds, one if SpS was slower."""
+    """Yield a line if lookup drafted nothing in `ENOUGH` rounds, one if SpS is surely slower."""
     figures = text.metrics
     if text.by_rule and text.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
@@ -248,7 +245,7 @@ def text_json(text: Text) -> dict[str, Any]:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return `ars`, `speedup`, `answer_speedup`, `loaded`, `identical`, `divergence`, for JSON."""
+    """Return ars, loaded, answer_speedup, identical, and dicts speedup and divergence, for JSON."""
     gained, divergence = comparison.speedup, comparison.divergence
     return {
         "ars": text_json(comparison.ars),
@@ -273,9 +270,9 @@ def answer(
 ) -> None:
     """Generate from `prompt`; write the text as it comes, one line of JSON, or a page.
 
-    In `format` text the figures of `stats`, the comparison and advice follow on stderr. `compared`
-    generates by ArS too, and compares. `out` is the file of a page, which `format` html makes;
-    None: stdout. `how` has `chat`, `system`, `truncate`, as `Pair.generation` takes them.
+    In `format` text, stderr has the figures and engines of `stats`, the comparison, and advice
+    with either. `compared` generates by ArS too, and compares. `out` is the file of a page, which
+    `format` html makes; None: stdout. `how`: `chat`, `system`, `truncate` of `Pair.generation`.
     """
     show = screen.show if format == "text" else ignore
     comparison = None
@@ -365,7 +362,7 @@ def answer_turn(
 ) -> str | None:
     """Print an answer to `messages` as it comes, with `stats` a summary after it; return its text.
 
-    What was written of an interrupted answer is returned, None if nothing had begun. A DataError is
+    An interrupted answer's text so far is returned, even ""; None: it was not begun. A DataError is
     printed, with a hint, and gives None. `how` is as `Pair.generation` takes it.
     """
     generation = None

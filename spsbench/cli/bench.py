@@ -78,9 +78,9 @@ def bench(
 def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
     """Return the options for all parts, and one table per part.
 
-    A table is the file's top level, its part over it, and the flags over both, which a title then
-    names. A note says which plug-in files run. UsageError: invalid options, or a part without a
-    task.
+    A table is the file's top level, its part over it, and the flags over both, which the title of
+    the experiment then names. A note says which plug-in files run. UsageError: invalid options, or
+    a part without a task.
     """
     top, parts = read_tables(config)
     above = {name: top.pop(name) for name in [*top] if name in options_of(Experiment)}
@@ -111,11 +111,11 @@ def plugin_files(table: Sweep) -> list[str]:
 def run_experiment(
     request: ExperimentRequest, prepare: Callable[..., Any], *, form: str, chart: bool
 ) -> int:
-    """Run the requested experiment into its folder and show its report; return the exit code.
+    """Run the requested experiment into its folder; show its report if it ended; return exit code.
 
     The code is the signal's if the run was stopped, that of scoring if this failed,
-    `FAILED_SAMPLES` if samples did, else OK. `prepare` makes the benchmark of `watch` and `stop`.
-    Raises SpsError where models, data or a folder cannot be used.
+    `FAILED_SAMPLES` if samples did, else OK, as on ranks above 0. `prepare` makes the benchmark of
+    `watch` and `stop`. Raises SpsError where models, data or a folder cannot be used.
     """
     with graceful() as interrupt, deferred_progress() as watch:
         benchmark = prepare(watch=watch, stop=lambda: interrupt.requested)

@@ -77,7 +77,7 @@ def value_rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return platform, processor, threads, package versions and devices, ready for JSON.
+    """Return platform, processor, threads, devices, and versions (None: no such package), for JSON.
 
     Imports torch, to ask for threads and devices.
     """

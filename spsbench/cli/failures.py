@@ -30,8 +30,8 @@ SIGPIPE = 141  # as the shell reports a program whose reader has gone
 def exit_code(command: Callable[[], object]) -> int:
     """Run `command`, report its failure on stderr, and return the exit code; nothing is raised.
 
-    The code is the command's, or OK; 141 where the reader of its output has gone; INTERRUPTED for
-    Ctrl-C; else that of the error. The rest of output that cannot be written is discarded.
+    The code is the command's, OK for none, INTERNAL for no int; 141 where the reader of its output
+    has gone; INTERRUPTED for Ctrl-C; else the error's. Output that cannot be written is discarded.
     """
     code: object = Exit.OK
     try:
@@ -83,9 +83,9 @@ def write_error_file(line: str) -> None:
 def describe_error(error: BaseException) -> tuple[str, int]:
     """Return the line for the user and the exit code of an error.
 
-    An SpsError has its own, a usage error a hint to --help. Lines are made for a name too long, no
-    access, memory that ran out, a panic in Rust and numbers that are not finite. The code of any
-    other error is INTERNAL.
+    An SpsError has its own, a usage error a hint to --help. Lines, with codes of their own, are
+    made for a name too long, no access, memory that ran out, a panic in Rust and numbers that are
+    not finite. The code of any other error is INTERNAL.
     """
     if (long := too_long(error)) is not None:
         name = str(long.filename)

@@ -56,7 +56,7 @@ def entry_columns(entry: Entry) -> dict[str, str]:
 
 
 def model_rows() -> Iterator[dict[str, str]]:
-    """Yield kind, name, summary (perhaps `not installed`), path and empty `NOTES` of each model."""
+    """Yield kind, name, summary (size or absence), path and empty `NOTES` of each model."""
     folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
     for name, folder in folders.items():
         size = folder_size(folder)
@@ -154,7 +154,7 @@ def export(
 ) -> None:
     """Write a head or a draft model as another engine takes it.
 
-    The folder goes to stdout, everything else to stderr; for vLLM with its speculative config.
+    The folder goes to stdout, everything else (for vLLM its speculative config) to stderr.
     """
     from spsbench.pair.export import export_drafter
 

@@ -58,7 +58,7 @@ class Command(TyperCommand):
         super().__init__(*args, params=params, **attributes | {"rich_markup_mode": None})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments: --json sets `format`, the function gets no other added flag."""
+        """Parse the arguments: --json overrides `format`; the function gets no other added flag."""
         left = super().parse_args(ctx, args)
         if ctx.params.pop("json", False):
             ctx.params["format"] = "json"

@@ -43,7 +43,7 @@ def take_options(
     listed = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper of `command` with flags of `records` for its `**`; unset: not passed."""
+        """Return a wrapper of `command`: flags of `records` for its `**`, without None and []."""
         parameters = inspect.signature(command).parameters.values()
         own_parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         own_names = {p.name for p in own_parameters}
@@ -85,7 +85,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: OptionSpec, seldom: bool) -> inspect.Parameter:
-    """Return a setting's parameter, a flag with default None; `seldom`: --help-all shows it."""
+    """Return a flag, default None, with --no- for `bool | None`; `seldom`: --help-all shows it."""
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]

@@ -27,9 +27,9 @@ def publish(
 ) -> None:
     """Write `report` in a format of the registry to stdout, or into the file `out`.
 
-    `with_chart` draws the speed-ups below a table on a terminal. Raises UsageError for bytes that
-    are no text on a terminal, DataError for a reporter that fails, and WriteError for a file that
-    cannot be written.
+    `with_chart` draws the speed-ups of `form` table on a terminal as stdout, even with `out`.
+    Raises UsageError for bytes that are no text on a terminal, DataError for a reporter that fails,
+    and WriteError for a file that cannot be written.
     """
     if out is None:
         report = on_screen(report)
@@ -125,10 +125,10 @@ def with_flags_below(table: TextTable) -> TextTable:
 
 
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
-    """Print the changes since the run `against`; return 1 if some are regressions, else 0.
+    """Print on stderr the changes since the run `against`; return 1 if some are regressions, or 0.
 
-    `margin` applies to all figures; None: each has its own. Raises UsageError where nothing is
-    shared, and SpsError for a damaged run.
+    `margin`, a fraction, applies to all figures; None: each has its own. Raises UsageError where
+    nothing is shared, and SpsError for a damaged run.
     """
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
     comparison = compare_with_run(runs, against, margins)
@@ -159,7 +159,7 @@ DRAW = {"png": png, "svg": svg}
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write `figure` as PNG and SVG, named after `path`, or in the format of its suffix.
+    """Draw `figure` as PNG and SVG, named after `path`, or in the format of its suffix.
 
     Raises UsageError for another ending, or no name; WriteError for a file that cannot be written.
     """

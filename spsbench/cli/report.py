@@ -112,7 +112,10 @@ def merge_runs(
     out: Annotated[Path, o.out_option(help="Folder to create.")],
     format: o.ReportFormat = "table",
 ) -> None:
-    """Merge runs of one configuration, such as shards from several machines."""
+    """Merge runs of one configuration, such as shards from several machines.
+
+    A sample that several runs have is kept once, and must be equal in all.
+    """
     form = o.report_format(format)
 
     from spsbench.cli.publish import publish

@@ -67,7 +67,7 @@ def enumerate_rules(
     """Enumerate the pairings of the named parts, print the table; return the code (`exit_code_of`).
 
     Without a name of a kind, all of the registry are paired; `deep` adds larger trees and takes all
-    cores. Progress and conclusion go to stderr.
+    cores in place of `FEW`. Progress and conclusion go to stderr.
     """
     work = pairings(verifiers, schedules, drafters, deep=deep)
     count = PairingCount(len(work))
@@ -103,7 +103,7 @@ def exit_code_of(rows: Sequence[RuleRow]) -> Exit:
 
 
 def conclusion(rows: Sequence[RuleRow]) -> str:
-    """Return the result in one line: bias found, not valid, or held with numbers of pairings."""
+    """Return a line: verifiers with a bias; else not valid, and why; or held, with counts."""
     biased = sorted({row.verifier for row in rows if row.verdict == "BIASED"})
     if biased:
         drafters = {row.drafter for row in rows if row.verdict == "BIASED"}

@@ -73,7 +73,7 @@ def to_json_line(values: Any) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows (one or more, equally long) as aligned lines; on a terminal last cells wrap."""
+    """Yield a string a row (one or more, equally long), aligned; on a terminal last cells wrap."""
     *widths, _ = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
     room = get_terminal_size().columns - sum(widths) if is_terminal(sys.stdout) else 0
     for *cells, last in rows:

@@ -238,7 +238,7 @@ def values(audited: Any) -> dict[str, Any]:
 
 
 def e_process_plot(audits: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the plot of the e-process over tokens, a curve a method; UsageError: all greedy."""
+    """Return a `Figure` of the e-process over tokens, a curve a method; UsageError: all greedy."""
     from spsbench.reports.audits import e_process_figure
 
     sampled = [audit for audit in audits if "alarm_log10" in audit]

@@ -143,8 +143,8 @@ def plan_options(
 ) -> list[dict[str, Any]]:
     """Return the options of each plan: one, as they are, or several that differ.
 
-    Several differ by temperature (`T0.7`), or else by adapter: `base`, without one, is first, and
-    compared with each (`1-NAME`). Each then has the folder of this name in `--out`, if it is given.
+    Several differ by adapter: `base`, without one, is first, and compared with each (`1-NAME`); or
+    else by temperature (`T0.7`). Each then has the folder of this name in `--out`, if it is given.
     """
     name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
     if adapters:
@@ -175,10 +175,10 @@ def run_plans(
 ) -> int:
     """Make a plan of each set of options, or open that in `folder`; return the exit code.
 
-    The report, a plot and the folders are shown; with `fit` a schedule is fitted on the first
-    plan's traces, or those of its options. Plans of adapters share the base's costs, others the
-    models. Stopped plans give the signal's code. `trial`: steps to train a drafter under each
-    adapter; None: no training.
+    One report of all, a plot and the folders are shown; a stopped plan shows none and gives the
+    signal's code. With `fit` a schedule is fitted on the first plan's traces, or those of its
+    options. Plans of adapters share the base's costs, others the models. `trial`: steps to train a
+    drafter under each adapter; None: no training.
     """
     from spsbench.cli.publish import publish, save_plot
     from spsbench.planning.fit import check_fit

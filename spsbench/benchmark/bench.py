@@ -85,7 +85,8 @@ def conduct(
 ) -> "Benchmark":
     """Return a benchmark that runs experiments in `place`, with the models of `pair` or its own.
 
-    `name` is that of its run; `how` are further fields of `Benchmark`: workers, watch, stop.
+    `name` begins the name of a run's folder if `place` has none; `how` are further fields of
+    `Benchmark`: workers, watch, stop.
     """
     with importing_libraries():
         from spsbench.benchmark.conduct import Benchmark

@@ -262,7 +262,7 @@ class Benchmark:
 
     @contextmanager
     def _of_run(self, writer: RunWriter) -> Iterator[None]:
-        """Give the model cache the clock of this run and its tuning choices, and save new choices.
+        """Give the cache this run's clock, for chat templates, and tuning choices; save new ones.
 
         Choices made before are saved at once. Afterwards the cache has no clock and saves choices
         as it did before, so that it does not write into a finished run.

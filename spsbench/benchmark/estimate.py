@@ -77,7 +77,7 @@ def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Return a cell's cost by `TOKENS` tokens of `job`, or fewer, past ends, after a warm-up."""
+    """Return a cell's cost by `TOKENS` tokens of `job`, at most its own, past ends, once warm."""
     for tokens in (WARM_UP, TOKENS):
         count = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=count, ignore_eos=True, stop=())

@@ -65,7 +65,7 @@ def prompt_ids(
 ) -> list[int]:
     """Return the tokens of a sample's prompt; under `cell.chat` in the template, as messages.
 
-    `before` are the turns before it. Raises DataError as `encode_text` and `encode_chat`.
+    `before` are its earlier turns, for `chat` alone. DataError: as `encode_text`, `encode_chat`.
     """
     if not cell.chat:
         return encode_text(models.tokenizer, sample.prompt)

@@ -79,7 +79,7 @@ class Maker(Work):
     _warm: set[str] = field(default_factory=set)  # cells
 
     def prepare(self) -> None:
-        """Set torch's threads, forget what drafters learnt, and check this machine.
+        """Set a worker's torch threads, forget what drafters learnt, and check its machine.
 
         Raises MismatchError for another environment than the driver's, and SpsError where a model's
         file cannot be read.
@@ -239,7 +239,7 @@ class RecordMaking:
             self.watch(self._progress)
 
     def make(self, workers: Workers, access: Access, models: Models) -> None:
-        """Have this process make the records with `models`, or workers with their own.
+        """Make the records with `models` here or, unless `workers` are HERE, on those with theirs.
 
         Raises UnavailableError without a worker or a way to reach one, MismatchError where a worker
         has another environment, and SpsError for what a worker refuses.
@@ -255,7 +255,7 @@ class RecordMaking:
         self.writer.note(counters={cell: counts})
 
     def _make_here(self, maker: Maker) -> None:
-        """Make the missing generations here, each written at once, until `stop` is True."""
+        """Make and write the missing records here, until `stop()`; does not `prepare` the maker."""
         for jobs_of_part, samples in zip(self._missing, self.samples, strict=True):
             in_turns = any(sample.after for sample in samples)
             earlier = on_rank_0(lambda: list(records(self.writer.folder))) if in_turns else ()

@@ -57,8 +57,8 @@ class Models:
 def resolve_experiment(request: ExperimentRequest, resolver: Resolver = resolve) -> Experiment:
     """Return the experiment of a request, with resolved cells.
 
-    Of several drafters those that are valid: a draft model goes only with drafters that use one.
-    Raises UsageError for an invalid request and, of several drafters, if none is valid.
+    Of several drafters, invalid cells are logged and left out; a draft model goes to those that use
+    one. Raises UsageError for an invalid request and, of several drafters, if no cell left drafts.
     """
     parts = []
     for part, requests, is_traced in request.parts:
@@ -88,11 +88,10 @@ def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
 def memory(
     experiment: Experiment, folders: dict[ModelSpec, Path], earlier: Memory | None = None
 ) -> Memory | None:
-    """Return what bounds the times of each target on this machine: its memory, and its products.
+    """Return the bandwidth here and, by target id, bytes of a token and seconds of a prompt token.
 
-    None where no target is plain weights on a CPU. What `earlier` knows is taken from it if it has
-    all targets; else all is measured, and `loaded` tells of other work. Targets go by their model
-    ids.
+    None where no target is plain weights on a CPU. Bandwidth and seconds are those of `earlier` if
+    it has all targets; else all are measured, and `loaded` tells of other work.
     """
     targets = dict.fromkeys(cell.target for cell in experiment.cells if not cell.elsewhere)
     weights, products = dict[str, int](), dict[str, tuple[str, int]]()

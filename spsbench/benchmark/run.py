@@ -30,12 +30,12 @@ class Run:
 
     @property
     def tables(self) -> Sequence[Table]:
-        """Return the tables of the report, one a run; UsageError: stopped before its end."""
+        """Return the tables of the report, one a run; UsageError: the run is not finished."""
         return self.report.tables
 
     @property
     def summary(self) -> list[Summary]:
-        """Return one row per cell, with every figure and its interval; UsageError: as `tables`."""
+        """Return one row per cell, with every figure and its interval; UsageError: unfinished."""
         return [row for table in self.tables for row in table.rows]
 
     @property
@@ -48,20 +48,20 @@ class Run:
         """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
 
         All rows have the same keys; a figure without value is None. Times are over undisturbed
-        timings; where `timed` is 0, over the `loaded` ones. Raises UsageError as `tables`.
+        timings; where `timed` is 0, over the `loaded` ones. UsageError: the run is not finished.
         """
         names = Names(summary.cell for summary in self.summary)
         figures = dict.fromkeys(name for summary in self.summary for name in summary.figures)
         return [_row(summary, names, figures) for summary in self.summary]
 
     def frame(self) -> Any:
-        """Return the rows as a `pandas.DataFrame`; UsageError: as `rows`."""
+        """Return the rows as a `pandas.DataFrame`; UsageError: the run is not finished."""
         import pandas
 
         return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> bytes:
-        """Return Figure 1 of the paper as PNG, and write it to `path`; UsageError: as `tables`."""
+        """Return Figure 1 of the paper as PNG, and write it to `path`; UsageError: unfinished."""
         from spsbench.reports.plots import png
 
         image = png(self.tables[0].figure)

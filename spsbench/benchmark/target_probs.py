@@ -67,7 +67,7 @@ class TextTracer:
     def written(
         self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, rows: list[Rows]
     ) -> Written:
-        """Return a text's line of a trace: its key, finish, and q and entropy of each token."""
+        """Return a text's line of a trace: q of each token, entropy of each q; `tokens`: not []."""
         q = torch.cat([piece.q for piece in rows])
         at = torch.tensor(tokens, device=q.device)[:, None]
         limits = Limits(self.cell.max_new_tokens)

@@ -77,7 +77,7 @@ class DraftTracer:
         return None
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Along:
-        """Return the draft's trace along `tokens`, by the pieces that `TextTracer.rows` yields."""
+        """Return the trace along `tokens`, not [], by the pieces that `TextTracer.rows` yields."""
         layers = self.drafter.layers
         self._hidden = {n: torch.cat([piece.hidden[n] for piece in rows]) for n in layers}
         before = {layer: states[: len(prompt) - 1] for layer, states in self._hidden.items()}
@@ -144,8 +144,8 @@ class DraftTracer:
     ) -> SampledDraft:
         """Compare drafter and target at each of `tokens`; 0 or False beyond the drafter's context.
 
-        Where each schedule that reads distributions stops is added. RuntimeError: the drafter has
-        no probabilities for this text.
+        Adds where schedules that read distributions stop: see `scheduled_slots`. RuntimeError: the
+        drafter has no probabilities for this text.
         """
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
@@ -242,8 +242,8 @@ def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
 def scheduled_slots(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
     """Return [L] the slots, `most` at most, that a schedule drafts from each position along a text.
 
-    `k` is called as in a first round: adaptation from round to round is left out. A schedule that
-    goes on through all rows of `sure` [n, V], distributions from a position on, drafts its k.
+    `k` is called as in a first round: adaptation from round to round is left out. A schedule drafts
+    its k where it goes on to the last row of `sure` [n, V], one a position, and where none is left.
     """
     stops = np.zeros(length, np.uint8)
     for at in range(length):

@@ -29,7 +29,7 @@ TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 
 def trace_source(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
-    """Return the identity of an ArS cell's texts: sampling, target, chat and system message."""
+    """Return the identity of an ArS cell's texts: distribution, target, chat and system message."""
     target = plain.target
     return TraceSource(
         {
@@ -88,11 +88,11 @@ def trace_part(
     on_progress: OnProgress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Write the missing traces of a part whose texts are finished, until `stop()`.
+    """Write the missing traces along those texts of a part that are finished, until `stop()`.
 
-    `records` gives the run's records at each call, `on_progress` gets (texts traced, all) of a
-    cell. What cannot be traced is logged, and left out. Raises MismatchError where the existing
-    traces of a file are of other texts or drafts.
+    `records` gives the run's records at each call; failed and empty ones are left out, and drafts
+    that cannot be traced, which are logged. `on_progress` gets (texts traced, all) of a cell.
+    MismatchError: the existing traces of a file are of other texts or drafts.
     """
     by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
     for plain in (cell for cell in part.cells if cell.k == 0):

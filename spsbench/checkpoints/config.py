@@ -240,8 +240,8 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 def hidden_settings(folder: Path) -> dict[str, Any]:
     """Return name -> value of settings in `generation_config.json` that change tokens or their end.
 
-    Values without effect are left out. Names with a dot are keys of a GGUF file, which its
-    unpacking wrote there, and always returned. {}: no such file. SpsError: no JSON object.
+    They are those of `NEUTRAL`, as temperature, that have an effect, and all keys with a dot, of a
+    GGUF file, which its unpacking wrote there. {}: no such file. SpsError: no JSON object.
     """
     path = folder / "generation_config.json"
     if not path.is_file():

@@ -145,7 +145,7 @@ class TargetLayer(nn.Module):
     def forward(self, x: Tensor, places: RowPositions, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H], appending keys and values to its layer of `cache`.
 
-        `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
+        `sees` is [m, n] bool, or [1, 1, m, n] additive; None, for m = 1 alone: everything is seen.
         """
         mask = sees
         if sees is not None and sees.ndim == 2:

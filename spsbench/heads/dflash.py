@@ -97,7 +97,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Return how many tokens before the block each layer sees, 0: all; DataError: other layers."""
+    """Return windows of sliding layers, 0 of others; DataError: no size, or not `depth` kinds."""
     kinds = config.get("layer_types") or ["full_attention"] * depth
     if len(set(kinds)) == 1:
         kinds = kinds[:1] * depth
@@ -187,7 +187,7 @@ class DFlashNetwork(Marginal):
         return normed
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
-        """Return [block, past + block] bool, what rows of a windowed layer see; None: all."""
+        """Return [block, past + block] bool, True: seen, later rows by `looks_ahead`; None: all."""
         if not window:
             return None
         size = self.shape.block

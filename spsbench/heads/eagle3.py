@@ -126,7 +126,7 @@ def writer(files: Files) -> str:
 
 
 def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
-    """Raise UsageError if a head of speculators does not say its residual, or which ids it lists.
+    """Raise UsageError if `files` of a speculators head leave open its residual, or its ids.
 
     Ids are in doubt if `listed` are SpecForge's defaults for a target of `layers` layers; None:
     they are not asked about. The user's flags `residual` and `features` answer both.
@@ -156,8 +156,8 @@ def features(
 ) -> tuple[int, ...]:
     """Return the hidden states that a head reads: the user's, the `listed`, or EAGLE-3's three.
 
-    EAGLE-3's three need the number of `layers` of the target, whose hidden states are `width` wide.
-    UsageError: nobody says which. DataError: another number of them than `fc` reads.
+    The last need an `fc` of three, and `layers`, those of the target, whose hidden states are
+    `width` wide. UsageError: nobody says which. DataError: another number of them than `fc` reads.
     """
     chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)
     fc = headers["fc.weight"].shape if "fc.weight" in headers else ()

@@ -49,8 +49,8 @@ def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
     """Return config and tensors in the format of speculators, hidden states in ascending order.
 
     The columns of `fc` move with them. With `verifier` the config names it and `target`'s
-    architectures. DataError: another format, a hidden state twice, or a norm before `fc` of
-    unsorted ones.
+    architectures. DataError: a head that was written in another format, a hidden state twice, or a
+    norm before `fc` of unsorted ones.
     """
     shape, folder = head.shape, head.files.folder
     if head.writer != "speculators":
@@ -168,7 +168,7 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
 
 
 def flat_layer(layer: LayerShape) -> dict[str, Any]:
-    """Return the keys of a Llama's config that describe its layers."""
+    """Return the keys of a Llama's config for such layers, without number and `rope_scaling`."""
     return {
         "model_type": "llama",
         "hidden_size": layer.width,

@@ -77,7 +77,7 @@ class Family(NamedTuple):
         """Return the parameter of the tensor `name`, without a rename `name` itself; "": not read.
 
         `layers` are the beginnings that `prediction_layers` returns. With several, a parameter of
-        the layer of depth d begins with `stages.d.`.
+        the layer of depth d begins with `stages.d.`. `inside` a model, its other tensors are "".
         """
         for depth, front in enumerate(layers if self.inside else ()):
             if name.startswith(front):

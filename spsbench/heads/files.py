@@ -136,9 +136,9 @@ def positive(value: object, key: str, where: str) -> float:
 
 
 def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
-    """Parse numbers of hidden states as a user writes them, `2-16-29`; () of an empty text.
+    """Parse numbers of hidden states as a user writes them, `2-16-29` or 2; () of an empty text.
 
-    UsageError: anything else, and a number of more digits than `MANY` has.
+    UsageError: anything else, None too, and a number of more digits than `MANY` has.
     """
     parts = str(text).split("-") if text != "" else []
     if not all(part.isdecimal() and len(part) <= len(str(MANY)) for part in parts):

@@ -210,8 +210,8 @@ def check_head_target(
     """Raise DataError if width, vocabulary or layers of the target do not fit the head.
 
     `sizes` is the config of the target's text model, whose missing sizes are not checked; `layers`
-    the number of its layers, if known: the hidden states that the head reads must be among them.
-    `target` and `name` are those of target and head, as the user gave them.
+    the number of its layers, if known: the hidden states that a head lists must be below it, that
+    of `head.state` may equal it. `target` and `name` are those of both, as the user gave them.
     """
     shape, stated, where = head.shape, head.files.target, head.files.folder
     whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"

@@ -130,7 +130,7 @@ def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorH
     """Return the first of `configs` whose layers have the tensors of the file, in name and shape.
 
     The file's are those of `headers`, by parameter, that begin with `front`. A single config is not
-    compared; where none fits it is the first, and `check_tensors` then names what is missing.
+    compared; none fits: the first, and `check_tensors` names what is missing. Raises as `block_of`.
     """
     filed = {name[len(front) :]: h.shape for name, h in headers.items() if name.startswith(front)}
     for config in configs if len(configs) > 1 else ():

@@ -110,7 +110,7 @@ class HeadNetwork(HeadModule):
 
     @torch.inference_mode()
     def steps(self, every: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:
-        """Run `step` for several texts as one pass; return the result of each, in order.
+        """Run `step` for one or more texts as one pass; return the result of each, in order.
 
         Each of `every` is the tuple of a text's arguments of `step`; its keys and values go to its
         own cache.
@@ -194,8 +194,8 @@ def load_network(head: Any, target: TargetParts) -> Any:
     """Make the network of a `Head`, to evaluate, over its loaded tensors, which are not copied.
 
     Embeddings, or a shared output layer, that equal the target's are dropped: it uses the target's.
-    A map of the vocabulary becomes `ids`. Experts are stacked in `head.tensors` too. DataError:
-    such a map leads outside, or the target lacks a part that the network needs.
+    A map of the vocabulary becomes `ids`. Experts are stacked in `head.tensors` too, which loses
+    what is dropped then. DataError: such a map leads outside, or the target lacks a needed part.
     """
     shape, tensors = head.shape, dict(head.tensors)
     for flag, ending, equal in (
@@ -247,8 +247,8 @@ def known_ids(
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Return [Vd] the target's token of each row, None without d2t, and the weights without maps.
 
-    Row i is token i + d2t[i]; rows of padding, tokens from `vocab` on, are cut. DataError: tokens
-    that t2d lacks, that do not rise, or lie outside the head's vocabulary.
+    Row i is token i + d2t[i]. Tokens from `vocab` on, padding, are cut, their rows of weights not.
+    DataError: tokens that t2d lacks, that do not rise, or lie outside the head's vocabulary.
     """
     weights = dict(tensors)
     offsets, mask = weights.pop("d2t", None), weights.pop("t2d", None)

@@ -55,7 +55,7 @@ class Acceptance:
         return bool(self.accepted if self.drafted is None else self.drafted)
 
     def rows(self) -> list[tuple[str, float | None, str]]:
-        """Return rows (our term, value, engines' term), positions last; None or NaN: unknown."""
+        """Return ratios (our term, value, engines'), positions last, twice; None, NaN: unknown."""
         rounds = self.rounds or float("nan")
         mean = 1 + self.accepted / rounds
         drafted = self.accepted / self.drafted if self.drafted else None
@@ -82,8 +82,8 @@ class Acceptance:
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
     """Add up the counts in the answers; None if the answers have none, or some cannot be true.
 
-    The latter is logged. `drafted` and `emitted` are None unless all answers tell them, and `kept`
-    is () unless all that accepted tokens tell positions.
+    The latter is logged. Answers without are left out: `drafted` and `emitted` are None unless all
+    others tell them, and `kept` is () unless all others that accepted tokens tell positions.
     """
     try:
         parts = [counts for counts in map(of_answer, answers) if counts is not None]

@@ -81,7 +81,7 @@ class Answer:
         return self.count or len(self.keys if self.ids is None else self.ids) or len(self.stamps)
 
     def miscount(self, asked: float) -> str:
-        """Return why the number of tokens cannot be true if `asked` are allowed; "": it can."""
+        """Return why the count is false: above `asked`, unlike its ids, below pieces - 1; or ""."""
         count, pieces = self.count, len(self.stamps)
         if count is not None and (type(count) is not int or count < 0):
             return f"counts {str(count)[:40]} tokens"
@@ -100,7 +100,7 @@ class Answer:
         return is_limit and 0 < self.tokens + self.unsent < asked
 
     def misstatement(self) -> str:
-        """Return why listed tokens contradict ids or count, or do not spell the text; else ""."""
+        """Return why listed tokens contradict ids or count, or lack letters of text; else ""."""
         rows, keys, ids = len(self.stated), self.keys, self.ids
         if rows not in (0, len(keys)):
             return f"states probabilities for {rows} of {len(keys)} tokens"

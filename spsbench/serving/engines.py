@@ -174,7 +174,7 @@ class Server:
         return "/v1/completions", body
 
     def _sampling(self, ask: Ask) -> dict[str, Any]:
-        """Return the fields of sampling: what `ask` sets, and defaults for the others.
+        """Return the fields beside temperature and seed: what `ask` sets, else defaults.
 
         Refused ones are left out of the defaults. DataError: the engine lacks what `ask` sets.
         """
@@ -193,7 +193,7 @@ class Server:
         return {n: v for n, v in fields.items() if n not in self.refused} | chosen
 
     def _constraint(self, ask: Ask) -> dict[str, Any]:
-        """Return the request's fields for a constraint, if any; DataError: the engine has none."""
+        """Return a constraint's fields, if any; DataError: the engine has JSON schemas alone."""
         if ask.constraint is None:
             return {}
         kind, content = ask.constraint
@@ -283,7 +283,7 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
 
 
 async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, Mapping[str, Any]]:
-    """Return the engine, by pages and its models; version and default sampling, empty if untold."""
+    """Return the engine by pages and models, else OPENAI; version and sampling, empty if untold."""
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))
@@ -310,7 +310,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 async def _probe(server: Server, *, chat: bool) -> None:
     """Set the capabilities of `server` by short answers: fields, temperature 0, logprobs, ids.
 
-    A `chat` has no prompts as ids. RefusedError, UnavailableError: by the simplest request.
+    No ids in a `chat`. RefusedError, FailedError: by the simplest request alone; others: by any.
     """
     short = Ask("The", 2, 1.0, chat=chat)
     try:
@@ -369,7 +369,7 @@ async def probe_streams(server: Server, *, chat: bool = False) -> None:
     """Set `streams` if a streamed answer has all that a whole one has; no errors.
 
     SGLang repeats all tokens in each event, and llama-cpp-python ends a stream at the next request:
-    neither is asked.
+    neither is asked, and `streams` stays False.
     """
     if server.kind in (Kind.SGLANG, Kind.LLAMA_CPP_PYTHON):
         return

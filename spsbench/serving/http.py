@@ -210,9 +210,9 @@ class Client:
     ) -> AnswerReader:
         """Send `payload`, again after a transient failure; return the reader with the whole answer.
 
-        The answer has the seconds and the number of the last attempt. RefusedError: a status other
-        than 200 and `AGAIN`. UnavailableError: no answer, or one of `AGAIN` each time. DataError:
-        another schema, or impossible numbers.
+        It is `done`; the answer has seconds and number of the last attempt. RefusedError: a status
+        other than 200 and `AGAIN`. UnavailableError: no answer, or one of `AGAIN` each time.
+        DataError: another schema, or impossible numbers.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
@@ -346,7 +346,7 @@ class Client:
         body.close(time.perf_counter() - began)
 
     def _refuse(self, body: ResponseBody) -> NoReturn:
-        """Raise AttemptError with `retry-after` if the status is in `AGAIN`, else RefusedError."""
+        """Raise AttemptError for `AGAIN`, `wait` by `retry-after` or 0; RefusedError otherwise."""
         status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
         if len(body.content) <= MAX_ERROR_PAGE:
             page: Any = body.content.decode(errors="replace")

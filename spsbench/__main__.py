@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def end_now() -> None:
-    """End an interrupted command at once, without unloading its libraries.
+    """End an interrupted command at once: exit handlers run, its libraries are not unloaded.
 
     Where the interrupt came inside `exec`, Python would also end with the signal, and no exit code.
     """

@@ -120,7 +120,7 @@ class Generation:
 
     @property
     def record(self) -> Record:
-        """Return the record of the rounds so far; its cell, sample and repeat are not filled in."""
+        """Return the record of the rounds so far, in lists that grow; no cell, sample or repeat."""
         return Record(
             prompt_tokens=len(self._prompt) or self._decoder.prompt_tokens or 0,
             tokens=self._tokens,
@@ -254,10 +254,10 @@ def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | EnginePr
 
 
 def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt) -> None:
-    """Make `WARM_UP_ROUNDS` rounds of each depth that a schedule may choose, in `WARM_UP_SECONDS`.
+    """Make `WARM_UP_ROUNDS` rounds of a cell's K; for a schedule, of each K up to `WARM_UP_DEPTH`.
 
-    Else the first round of a depth would stand in a figure, and so would the second prompt, before
-    which an engine may try how it reads prompts fastest. Cells of other loops are left as they are.
+    In `WARM_UP_SECONDS`. Else the first round of a depth would stand in a figure, and so would the
+    second prompt, before which an engine may try how it reads prompts fastest. Not of other loops.
     """
     if not cell.own_loop:
         return

@@ -275,7 +275,7 @@ def is_finite_number(value: object) -> TypeGuard[float]:
 def cut(value: object, most: int = SHOWN) -> str:
     """Return a value in one printable line of `most` characters, and `...` if there is more.
 
-    A text is shown as it is, another value by `repr`, or by its type where that fails.
+    White space becomes single spaces. Other values than texts: by `repr`, or by type if that fails.
     """
     try:
         words = value[: 4 * most] if isinstance(value, str) else repr(value)

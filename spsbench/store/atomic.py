@@ -11,9 +11,10 @@ from spsbench.hardware.files import temporary_path, write_whole
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically, so that readers see old or new content; WriteError: it failed.
+    """Replace a file, or a link by a file, so that readers see old or new content.
 
     A device or a pipe with a reader (`/dev/stdout`, `>(less)`) is written into and not replaced.
+    WriteError: it failed.
     """
     try:
         if _is_device(path):

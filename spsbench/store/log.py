@@ -121,7 +121,7 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the `entries_in` a log, packed or not; DataError: damage. OSError: reading fails."""
+    """Yield `entries_in` a log; DataError: damage. Unreadable: OSError; if packed, SpsError."""
     if path.suffix in PACKED:
         with open_untrusted(path, "a log that sps wrote") as (unpacked, _):
             yield from entries_in(unpacked, path)

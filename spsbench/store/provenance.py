@@ -75,7 +75,7 @@ def hardware() -> dict[str, Any]:
 
 
 def git_state(package: Path) -> Git | None:
-    """Return commit, SHA-256 of later changes and count of untracked files of `package`'s checkout.
+    """Return a checkout's commit, SHA-256 of later changes, and count of untracked in `package`.
 
     None for an installed package, even in an environment inside some checkout, or where git fails.
     """
@@ -102,8 +102,8 @@ def git(folder: Path, *arguments: str) -> bytes:
 def hash_files(folder: Path, adapter: str = "") -> dict[str, str]:
     """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
 
-    The files of the adapter that `adapter` names ("": none) follow. SpsError: no such folder, or a
-    file cannot be read. A message says so if it takes long.
+    The files of adapters that the text `adapter` names ("": none) follow, as `N/FILE`. SpsError: no
+    such folder, or a file cannot be read. A message says so if it takes long.
     """
     with (
         reading(folder, "the folder of a model"),
@@ -177,7 +177,7 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
 
 
 def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:
-    """Return `cells.NAME` -> the different values of a compared field, in the order of `cells`."""
+    """Return `cells.NAME` -> a compared field's different values, in cells' order; None: absent."""
     rows = [compared_fields(cell) for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     return {
@@ -187,7 +187,7 @@ def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:
 
 
 def compared_fields(cell: Cell) -> dict[str, Any]:
-    """Return the compared and displayed fields of a cell in words; those of a model one by one.
+    """Return all fields of a cell in words, to compare and to display; those of a model one by one.
 
     Fields of `NEWER` are absent at their defaults, as is an empty adapter. A field that is new in
     `Cell` is to be one of them: fingerprints of older runs lack it, and would be refused on resume.

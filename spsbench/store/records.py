@@ -41,7 +41,7 @@ class LogReader:
     def take(self, values: Mapping[str, Any]) -> Placed | None:
         """Return a line's record with its start, or None of a line that is a start or a note.
 
-        Starts and notes go to `starts` and `latest`. DataError: another line, or no start before.
+        They go to `starts` and `latest`. DataError: another line, or no start of its machine.
         """
         try:
             if "start" in values:

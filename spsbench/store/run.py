@@ -97,8 +97,9 @@ class RunWriter:
     def append(self, record: Record, machine: str | None = None) -> None:
         """Write a generation that `is_missing`, else ValueError, after the starts that wait.
 
-        `machine`: the worker that made it; None: this process. A first record brings the manifest.
-        DataError: an impossible record. WriteError: the log failed, and is closed.
+        `machine`: the worker that made it, whose `start` came before (not checked); None: this
+        process. A first record brings the manifest. DataError: an impossible record. WriteError:
+        the log failed, and is closed.
         """
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
@@ -196,9 +197,9 @@ def open_run(
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
-    """Raise MismatchError for a shard that has begun, unless resumed, and for another layout.
+    """Raise MismatchError, unless `resume`, if the shard or one of another layout has begun.
 
-    InUseError: that is being written. UsageError: packed records, which cannot be resumed.
+    InUseError: one of another layout has a writer. UsageError: `resume` of packed records.
     """
     for name, log in record_logs(folder).items():
         other_layout = not name.endswith(f"-of-{shard[1]:02d}")

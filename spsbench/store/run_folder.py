@@ -69,7 +69,7 @@ def unbegun(names: Iterable[str]) -> list[Shard]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise an SpsError unless a run can be written to `folder`, existing or not; leave nothing."""
+    """Raise `cannot_create` unless `folder`, existing or not, can be written to; leave nothing."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # refuses an invalid name
@@ -142,7 +142,7 @@ def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
 
 
 def read_audits(folder: Path) -> list[dict[str, Any]]:
-    """Return the audits of a run; [] without audits. DataError: not what sps wrote."""
+    """Return the audits in a run's `audit.json`; [] without it. DataError: not what sps wrote."""
     path = folder / AUDITS
     if not path.is_file():
         return []

@@ -134,7 +134,7 @@ def pack(record: Any, renamed: str = "") -> dict[str, Any]:
 def unpack_record(values: Mapping[str, Any], kind: type[T]) -> T:
     """Return the record of type `kind` that `pack` made plain; other keys of `values` are ignored.
 
-    ValueError: a field is missing or of another type, or two arrays have unlike lengths.
+    ValueError: no field that has no default, one of another type, or two arrays of unlike lengths.
     """
     lengths = set[int]()
 
@@ -180,7 +180,7 @@ class Traces:
             ) from error
 
     def _take(self, values: Mapping[str, Any]) -> None:
-        """Add a line: source, draft, text, or draft along one; ValueError: version or lengths."""
+        """Add a source, draft, text or draft along one, over older ones; Value-, KeyError: bad."""
         if "head" in values:
             self.head = unpack_record({**values, "identity": values["head"]}, TraceSource)
             if self.head.version != VERSION:

@@ -163,7 +163,7 @@ def check_equal(value, expected, what):
 
 
 def enter_namespace(call, number):
-    """Enter a user namespace with its own count of tasks; return whether unshare, `number`, did."""
+    """Enter a user namespace (own task count, no id maps); return whether unshare `number` did."""
     try:
         before = os.readlink(OWN_USERS)
         call(number, NEW_USERS)
@@ -222,7 +222,7 @@ def end_after(call, calls, clock, seconds, number):
 
 
 def restrict(call, attributes, rules, calls):
-    """Restrict this process by Landlock, by `call`; the others are `confinement.landlock_rules`."""
+    """Restrict this process by Landlock, by `call`, after NO_NEW_PRIVS; rest: `landlock_rules`."""
     ruleset = call(calls["create_ruleset"], attributes, len(attributes), 0)
     for path, rights in rules:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -234,7 +234,7 @@ def restrict(call, attributes, rules, calls):
 
 
 def install_filter(control, code, own_pid):
-    """Install the filter `code`, with the own process id at offsets `own_pid`; `control`: prctl."""
+    """Install filter `code`, after NO_NEW_PRIVS, own process id at `own_pid`; `control`: prctl."""
     content = bytearray(code)
     for place in own_pid:
         content[place : place + 4] = os.getpid().to_bytes(4, sys.byteorder)

@@ -243,7 +243,7 @@ SET_IDS = 0b11 << 6  # CAP_SETGID, CAP_SETUID
 
 
 def may_change_user() -> bool:
-    """Return whether this process is root, may become another user, and a user `nobody` exists."""
+    """Return whether this process is root, may change its user, and its namespace has `NOBODY`."""
     if os.geteuid() != 0:
         return False
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")

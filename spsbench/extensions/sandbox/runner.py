@@ -40,10 +40,7 @@ T = TypeVar("T")
 
 
 def retry_while_busy(start: Callable[[], T]) -> T:
-    """Call `start` until the system has room for it, waiting in between; return its result.
-
-    Raises BusyError if there is no room for `LONGEST` seconds; other errors at once.
-    """
+    """Return `start()`; on BusyError wait and call again, and raise it after `LONGEST` seconds."""
     until, pause = time.monotonic() + LONGEST, FIRST
     while True:
         try:
@@ -247,7 +244,7 @@ class _JailProcess:
             os.close(ended)
 
     def _read(self, handle: int) -> bool:
-        """Read from a pipe, count output, note the program's start; return False at the end."""
+        """Read from a pipe, if need be blocking; count output, note the start; False at the end."""
         content = os.read(handle, 1 << 16)
         if handle == self._channel:
             self._reply += content
@@ -259,7 +256,7 @@ class _JailProcess:
         return bool(content)
 
     def _clear(self) -> None:
-        """Wait up to `DYING` s for processes that hold a pipe, have orphans reaped, close pipes."""
+        """With `own_pids` wait, up to `DYING` s, for the channel's end; have init reaped, close."""
         if self._level.own_pids:
             _wait_for_end(self._channel)
         if self._level.info:

@@ -131,7 +131,7 @@ class Scoring:
         return [self.judged[program.key] for program in self.batch.programs]
 
     def write_figures(self) -> str:
-        """Write `scoring.json`, by cell of a run, without pass@k if partial; return its content."""
+        """Write and return scoring.json, by cell, or FILE_scoring.json; no pass@k if partial."""
         results, ks = self._results, () if self.batch.partial else self.options.k
         figures: dict[str, Any] = {"target": self.target.name, "settings": self.settings}
         figures["partial"] = self.batch.partial or None
@@ -202,8 +202,8 @@ def _side_by_side(
 ) -> None:
     """Run programs, `workers` at a time, and `take` each here with its outcome as it ends.
 
-    After `stop()` none is queued beyond the `2 * workers` that may be. Raises BusyError without
-    room for the threads, and the error of a program's sandbox, after those that run have ended.
+    After `stop()` none is queued beyond the `2 * workers` that may be. BusyError: no room for the
+    threads. The error of a sandbox comes after those that run have ended; they are not taken.
     """
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}

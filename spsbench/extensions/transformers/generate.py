@@ -250,7 +250,7 @@ def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
 
 
 def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[str, Any]) -> None:
-    """Raise UsageError for fields or processors that `FIELDS` refuses, other inputs, or a model."""
+    """Raise UsageError for what `FIELDS` refuses, other inputs, an encoder, or training mode."""
     accepted = {*FIELDS["honoured"], *FIELDS["without_effect"]}
     for name, value in vars(config).items():
         refused = FIELDS["refused"].get(name, {"neutral": [], "why": "not known here"})

@@ -81,11 +81,12 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed and cache `tokens` [m]; return logits [keep, V] after the last `keep` of them.
+        """Feed and cache `tokens` [m]; return logits [keep, V] after the last `keep` <= m of them.
 
-        The hidden states are layer -> [m, D], {} for no tokens. `keep` 0: a prefill, fed in chunks.
-        `parents` [N]: the last N tokens, cached ones included, are nodes 0 to N - 1 of a tree, each
-        after the node of that number; -1: the text. ValueError: the context cannot hold the tokens.
+        The hidden states are layer -> [m, D]. Without tokens: logits [0, V] and no states. With
+        `keep` 0: a prefill, fed in chunks. `parents` [N]: the last N tokens, cached ones included,
+        are nodes 0 to N - 1 of a tree, each after the node of that number; -1: the text.
+        ValueError: the context cannot hold the tokens.
         """
         self._check_limit(len(tokens))
         if len(tokens) == 0:
@@ -148,8 +149,8 @@ class EagerLM:
     def shares(self, fed: Fed) -> Hashable | None:
         """Return a key, equal for passes that `together` can make as one; None: this runs alone.
 
-        Alone run prefills, empty and first passes, and models that attend in a way of their own,
-        which a trial of two passes tells, once. ValueError: the context does not hold the tokens.
+        Alone run prefills, empty and first passes, and models that attend in a way of their own, as
+        a trial of two passes tells, once a model. ValueError: the context cannot hold the tokens.
         """
         m = len(fed.tokens)
         if not self.joins or fed.keep == 0 or m == 0 or self._length == 0:
@@ -163,7 +164,7 @@ class EagerLM:
     def together(self, passes: Sequence[Fed]) -> list[Scores]:
         """Make passes of several sessions, one key by `shares`, as one; return each one's scores.
 
-        Each session's cache grows by its tokens. Mean experts are those of the common pass.
+        Any of them can be asked. Each one's cache grows; mean experts are those of the common pass.
         """
         ends = list(accumulate((len(fed.tokens) for fed in passes), initial=0))
         parts = [slice(*ends) for ends in pairwise(ends)]
@@ -251,8 +252,8 @@ def check_rollback(
 ) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
-    They may differ by `logits_tolerance`, by four times as much if a session that rejects nothing
-    has the same bits. `kind` opens the sessions; None: as `eager` does. UnsupportedModelError: they
+    They may differ by `logits_tolerance`, by four times as much if they have the bits of a session
+    that rejects nothing. `kind` opens sessions; None: as `eager` does. UnsupportedModelError: they
     differ by more, or the model fails. DataError: they are not finite. Other SpsErrors pass.
     """
     name = type(model).__name__
@@ -298,7 +299,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether two sessions score together as alone; False also where anything is raised."""
+    """Return if two sessions score together as alone, up to tolerance; False also if they raise."""
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 

@@ -23,7 +23,7 @@ _watched: list[list[int]] = []
 
 @contextmanager
 def watch_experts(counting: bool = True) -> Iterator[list[int]]:
-    """Yield a list that gets each layer's number of distinct experts; [] if not `counting`."""
+    """Yield a list that gets each layer's distinct experts, if `count_experts_in` ran; else []."""
     distinct: list[int] = []
     if not counting:
         yield distinct

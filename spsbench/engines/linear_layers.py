@@ -66,7 +66,7 @@ class PackedEmbedding(StandIn):
         self._head = [head]  # in a list: it is the head's, not a module of this one
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings [..., width] of ids [...]; IndexError: an id that has no row."""
+        """Return the embeddings [..., width] of ids [...]; IndexError: an id below 0 or beyond."""
         ids = tokens.reshape(-1)
         host_ids = ids.tolist()
         least, most = min(host_ids, default=0), max(host_ids, default=0)
@@ -102,7 +102,7 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Yield every stock linear layer of `model` that has one parent, over a plain tensor.
+    """Yield every `nn.Linear` and `Conv1D` at a single place of `model`, over a plain tensor.
 
     Layers with hooks, and subclasses of layers and tensors, may compute otherwise and are left out.
     """
@@ -124,7 +124,7 @@ def has_hooks(module: nn.Module) -> bool:
 def exchange_each(
     model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
 ) -> None:
-    """Replace unhooked modules m below `model` by `instead(m)(m)`; `instead(m)` None: m stays."""
+    """Put an `instead(m)(m)` at each place of unhooked m in `model`; `instead(m)` None: m stays."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if not has_hooks(child) and (make := instead(child)) is not None:
@@ -142,7 +142,7 @@ def exchange(slot: Slot, packed: Packed, tables: list[tuple[nn.Module, str]]) ->
 
 
 def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return parent and name of each stock embedding that looks up rows and does no more."""
+    """Return parent and name of each stock embedding without `max_norm`, `sparse` or hooks."""
     return [
         (parent, name)
         for parent in model.modules()
@@ -162,7 +162,7 @@ def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
 
 
 def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return an `nn.Linear` over `weight` [out, in] itself, not a copy, and without gradients."""
+    """Return an `nn.Linear` over `weight` [out, in] and `bias`, not copies, without gradients."""
     layer = nn.Linear(1, 1, bias=False, device="meta")
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight, requires_grad=False)

@@ -66,7 +66,7 @@ class NetworkReplay(Protocol):
         mask: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return `plain(tensors, mask, cache)`, perhaps without a call of it.
+        """Return `plain(tensors, mask, cache)`, a tensor of its own, perhaps without a call of it.
 
         All passes of one `name` run the same code, a function of `tensors` [m, ...], the additive
         mask and the cache alone. `cache` is that of the network's only layer with attention, and
@@ -78,9 +78,9 @@ class NetworkReplay(Protocol):
     ) -> bool:
         """Make n passes of one row each, and return True; False: nothing was done.
 
-        A token is drawn from the logits of the result before it, in `rows` [n + 1, X], of which the
-        first is given and the others are filled; the tokens fill `rolled.ids`. A pass, that of
-        `name`, takes the token, a row of each of `tables` [n, ...], and the result before it.
+        A token is drawn from the logits, `rolled.start` on, of the result before it, in `rows`
+        [n + 1, X], of which the first is given and the others filled; tokens fill `rolled.ids`. A
+        pass, that of `name`, takes the token, a row of each of `tables` [n, ...], and that result.
         """
 
 

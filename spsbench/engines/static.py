@@ -49,7 +49,7 @@ class FixedLayer(PreallocatedLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write rows at `slots`, or after `length`; return views of what the pass attends to."""
+        """Write rows at `slots`, if None as any layer; return views of what the pass attends to."""
         if self.slots is None:
             return super().update(key_states, value_states)
         self.keys.index_copy_(2, self.slots, key_states)
@@ -172,7 +172,7 @@ def idle_runners(module: nn.Module, layers: tuple[int, ...], *parts: nn.Module) 
     """Return the list itself of the runners of `module` that no text uses, for `borrow`.
 
     Their passes return the hidden states `layers`, and read weights of `parts` too. Where a weight
-    has moved, the list is a new one, empty.
+    has moved, or `parts` are others, all lists of `module` are dropped, and this is a new one.
     """
     weights = (weight for part in (module, *parts) for weight in part.parameters())
     addresses = hash(tuple(weight.data_ptr() for weight in weights))
@@ -212,7 +212,8 @@ class StaticLM(EagerLM):
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         """Replay a recorded pass where one fits, else run the pass in `eager`; cache the tokens.
 
-        The first of a size is recorded. Padding goes where the next pass writes, seen by no token.
+        One fits up to 129 tokens after others, given `keep` and no tree; its logits are of all. The
+        first of a size is recorded, or RuntimeError. Padding goes where the next pass writes.
         """
         m, past, runner = len(tokens), self._length, self._runner
         size = next((size for size in PASS_SIZES if m <= size), None)
@@ -356,7 +357,7 @@ def fails(model: PreTrainedModel) -> str | None:
 
 
 def why_unsupported(model: PreTrainedModel) -> str | None:
-    """Return why `model` cannot run in passes of fixed shape, by its description, or None."""
+    """Return why `model` cannot run in passes of fixed shape, by class, config, device; or None."""
     config, name = model.config.get_text_config(), type(model).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if model in KINDS or slides(model) or kinds or border_of(model) is not None:

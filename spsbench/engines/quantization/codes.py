@@ -43,7 +43,7 @@ class Codes(NamedTuple):
         return cls(numbers, scales, group, kind.bits)
 
     def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
-        """Return W [out, in], its `rows`, in `dtype`; exact in float32 or wider without minima."""
+        """Return W [out, in], its `rows`, made in `dtype`; exact from float32 on without minima."""
         width = self.numbers.shape[1]
         numbers = pad(self.numbers[rows], (0, -width % self.group))
         groups: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]

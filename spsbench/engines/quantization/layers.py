@@ -97,7 +97,8 @@ class WideLinear(nn.Module):
 def quantise(model: nn.Module, name: str) -> int:
     """Quantise linear layers of `model` in place in the format `FORMATS[name]`; return how many.
 
-    These are all of `slots`, and those packed or over codes. Experts stacked in a parameter stay.
+    These are all of `slots`, and anew those packed or over codes. Embeddings, tied ones too, and
+    experts stacked in a parameter stay.
     """
     pending = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
     laid_out = (Packed, WideLinear, OverCodes)
@@ -114,7 +115,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Replace the stock layers at the paths `layers` by layers over codes of the format `name`.
+    """Replace the stock layers at the paths `layers` by layers over codes; `name`: for `format_of`.
 
     LookupError, AttributeError: no stock layer of that shape is there; earlier ones are replaced.
     """
@@ -153,8 +154,8 @@ def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLi
 def dequantise(model: PreTrainedModel) -> None:
     """Replace layers over codes in `model` by plain layers over their numbers, in place.
 
-    On a GPU, 8-bit codes of one scale an output stay, as bfloat16, if that is the model's dtype; a
-    note says so. Where half precision would round a number again, a layer computes in float32.
+    On a GPU a note is logged, and 8-bit codes of one scale an output stay, as bfloat16, if that is
+    the model's dtype. Where half precision would round a number again, a layer is in float32.
     """
     layers = quantised_layers(model)
     on_gpu = bool(layers) and next(model.parameters()).device.type != "cpu"

@@ -53,7 +53,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer, `[B, heads, capacity, width]`, filled up to `length`.
 
     One with a window is read from row `first` on; the oldest rows may be forgotten. Beyond `most`
-    tokens, the model's context, no room is made; None = unlimited.
+    tokens, the model's context, no spare room is made; None = unlimited.
     """
 
     def __init__(self, most: int | None, sliding: bool = False) -> None:
@@ -72,7 +72,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """Write `[B, heads, m, width]` after what is there; return views of all keys and values.
 
-        A full buffer doubles, up to `most`. The views begin at row `first`, which a window sets.
+        A full buffer doubles, but beyond `most` is just enough. Views begin at `first`, a window's.
         """
         start, end = self.length, self.length + key_states.shape[2]
         if not self.is_initialized:
@@ -173,7 +173,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
     def reserve(self, least: int) -> None:
         """Make room for `least` rows, those there included, in the layers that have rows already.
 
-        It doubles where memory is free, else it is just enough; OutOfMemoryError: not even that.
+        It doubles where memory is free, else is just enough; OutOfMemoryError: neither; none grew.
         """
         begun = [layer for layer in self.layers if layer.is_initialized]
         capacity = min((layer.capacity for layer in begun), default=least)
@@ -194,7 +194,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keep in all layers the first `length` rows and, after these, `rows` (numbers from 0)."""
+        """Keep in all layers the first `length` rows, then `rows` by their numbers from row 0."""
         index = None
         if rows and list(rows) == list(range(length, length + len(rows))):
             length += len(rows)

@@ -35,7 +35,7 @@ class EngineConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
-        """Return the inverse of `to_json`; DataError: other fields or types."""
+        """Return `to_json`'s inverse; unknown fields are ignored. DataError: types, no `engine`."""
         try:
             return convert(values, cls)
         except ValidationError as error:
@@ -95,7 +95,7 @@ def set_engine_config(
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Run the block with `count` threads inside torch's operators; None: as many as there are."""
+    """Run the block with `count` threads inside torch's operators; None: as many as before it."""
     before = torch.get_num_threads()
     if count in (None, before):
         yield

@@ -102,7 +102,7 @@ class JointCache(Cache):  # type: ignore[misc]
     def prepare(self, dtype: torch.dtype) -> bool:
         """Set `layers`, `mask` and `end` for a replay; return whether a replay can read the texts.
 
-        It can, else nothing is set, where layers are preallocated, have begun, and see by one mask.
+        It can, else nothing is set, where layers are preallocated, begun, and all or none windowed.
         """
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
@@ -152,7 +152,7 @@ class JointCache(Cache):  # type: ignore[misc]
 
 @contextmanager
 def attending(model: PreTrainedModel, cache: JointCache) -> Iterator[None]:
-    """Let the layers of `model` attend by text over `cache`, in this thread and this block."""
+    """Let `model` attend by text over `cache` in a block, in which no other thread may run it."""
     config = model.config
     before = config._attn_implementation
     _pass.cache, _pass.implementation = cache, before
@@ -172,7 +172,7 @@ def attend_by_text(
     attention_mask: Tensor | None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention by the model's own code, text by text where keys are the joint cache's."""
+    """Return attention by the model's code; for keys of the joint cache by text, with its mask."""
     forward = _ATTENTION.get(_pass.implementation)
     if forward is None:  # "eager": a function beside each model
         code: Any = sys.modules[type(module).__module__]

@@ -72,7 +72,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def _check_layers(count: int, variant: Variant) -> list[int]:
-    """Return the numbers of the layers that are kept; UsageError: none, or one beyond `count`."""
+    """Return which of `count` layers `variant` keeps; UsageError: none, or it skips one beyond."""
     if beyond := sorted(index for index in variant.layers if index >= count):
         raise UsageError(
             f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "

@@ -38,8 +38,8 @@ class CausalMasks:
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
         """Return the mask of `m` tokens; the last N, cached ones included, are nodes of a tree.
 
-        `parents` [N] has -1 at children of the text. The next call with the same m overwrites the
-        mask, but for a GPU's, which is a copy.
+        `parents` [N] has -1 at children of the text. No window is applied. The next call with the
+        same m overwrites the mask, but for a GPU's, which is a copy.
         """
         mask, sees = self._end(self._trees, past, m), block_visible(parents, m)
         wide = max(sees.shape[1], self._corners.get(m, m))  # what the last tree wrote is cleared
@@ -154,7 +154,7 @@ def windows_of(model: PreTrainedModel) -> Windows | None:
 
 
 def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
-    """Return, by a layer's number in the cache, if it has a window; views have fewer layers."""
+    """Return, by a layer's number in the cache, if it has a window; {}: no list has len(kinds)."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == len(kinds)]
     windowed: dict[int, bool] = {}
     for layer, kind in zip(lists[0] if lists else (), kinds, strict=False):
@@ -165,7 +165,7 @@ def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
 
 @contextmanager
 def narrow_windows(model: PreTrainedModel) -> Iterator[bool]:
-    """Narrow the windows of `model` in a block, to try masks alone; yield whether it has any."""
+    """Narrow the windows in a model's config, not its layers, in a block; yield if it has any."""
     config = model.config.get_text_config()
     if windows_of(model) is None:
         yield False

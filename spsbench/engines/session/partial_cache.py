@@ -42,7 +42,7 @@ class PartialCache(PreallocatedCache):
         return torch.where(slots < sinks, slots, ring)
 
     def take(self, source: Any, begin: int, end: int) -> None:
-        """Make the rows kept of `begin` tokens those kept of `end`, from the cache `source`."""
+        """Make the rows kept of `begin` tokens those of `end` >= `begin`, from cache `source`."""
         while len(self.layers) < len(source.layers):
             self.layers.append(PreallocatedLayer(None))
         for layer, whole in zip(self.layers, source.layers, strict=True):
@@ -114,7 +114,7 @@ class PartialLM(EagerLM):
         """Take over what `part` keeps of the target's first `length` rows; drop the rows fed here.
 
         With `path`, 0, 1, 2 ..., at the `length` of the last call, the first of the rows fed here
-        stay. A source that is fed here is emptied for `length` 0, and may be shorter than `length`.
+        stay. A source that is fed here is emptied for `length` 0; a shorter one's length is taken.
         ValueError: another path, or a `length` beyond the target's, or below the last but not 0.
         """
         source = self._source()

@@ -103,7 +103,7 @@ class RecurrentLM(EagerLM):
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed as `EagerLM.append` does; of many tokens those without logits go as a prefill."""
+        """Feed as `EagerLM.append`; in a chain, over `KEPT` tokens before logits are a prefill."""
         first = len(tokens) - keep
         if parents is not None or keep == 0 or first <= KEPT:
             return super().append(tokens, keep, parents)
@@ -198,8 +198,8 @@ def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
 def register_states(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
-    Returns how the model is fed; None: it keeps no states. Its mixers then run row by row; other
-    logits in blocks are no error, a note may tell of them. A second call does nothing.
+    Returns how the model is fed, on a second call as well; None: it keeps no states. Its mixers
+    then run row by row; other logits in blocks are no error, a note may tell of them.
     UnsupportedModelError: layers that cannot be rolled back, or a trial raises.
     """
     if model in KINDS or not keeps_states(model.config):

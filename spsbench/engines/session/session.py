@@ -26,7 +26,7 @@ class FastLM(EagerLM):
     """A session over a preallocated cache; the arguments are those of `EagerLM`."""
 
     def _open(self) -> None:
-        """Open the caches and masks of an empty text."""
+        """Open empty caches and masks, as the last step of the constructor."""
         self._prepared = get_prepared(self.model)
         sliding = None if self.windows is None else self.windows.sliding
         self._cache: PreallocatedCache = PreallocatedCache(self.limit, sliding)
@@ -55,7 +55,7 @@ class FastLM(EagerLM):
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        """Feed n tokens in one call, drawn by `u` [n] from `logits`, then from each pass's result.
+        """Feed n tokens, drawn by `u` [n] from `logits` [1, V], then from each pass's result.
 
         Returns tokens [n], and the logits [n, V] after each. None: no program does it for this
         model, or the context is too short; the tokens are to be fed one by one.
@@ -143,10 +143,7 @@ class FastLM(EagerLM):
         return self.windows.masks(full, self.windows.hide(full[..., first:], parents, m, past))
 
     def _keep(self, length: int, nodes: list[int]) -> None:
-        """Keep rows as `EagerLM._keep`; only a path's rows move.
-
-        Where rows that are seen again were forgotten, the text is read again.
-        """
+        """Keep rows as `EagerLM._keep`; where a window sees forgotten ones, read the text again."""
         base = self._cache.base
         if self.windows is None or self.windows.first(length) >= base:
             self._cache.keep(length - base, [node - base for node in nodes])

@@ -65,8 +65,8 @@ def one_by_one(
 ) -> Tensor:
     """Return [keep, V] logits after each of the last `keep` tokens of `text`, by the stock model.
 
-    The first `prefill` tokens are one pass, each later token is a pass of its own: the
-    reference for a model whose passes over several tokens have other logits.
+    The first `prefill` tokens, none of the last `keep`, are one pass, each later one is a pass of
+    its own: the reference for a model whose passes over several tokens have other logits.
     """
     tokens, cache = torch.as_tensor(text), stock_cache(model)
     rows: list[Tensor] = []
@@ -122,7 +122,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]
             setattr(self.layers[layer], name, values)
 
     def steps(self, layer: int, run: Callable[[int], Any]) -> list[Any]:
-        """Return `run` of each row of the pass; keep the states after rows from `kept_from` on.
+        """Return `run` of 0 to m - 1, rows of the pass; keep states after rows from `kept_from`.
 
         A row that does not follow the one before it begins with the states after its predecessor.
         """
@@ -141,7 +141,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]
         self.after = {row: {layer: self.take(layer) for layer in self.stateful}}
 
     def rewind(self, rows: Sequence[int], length: int) -> None:
-        """Keep `rows` of the `length` rows, and states after the last one; KeyError: not kept."""
+        """Keep `rows`, at least one, of `length`, and states after the last; KeyError: not kept."""
         states = self.after[rows[-1]]
         if rows[-1] != length - 1:
             for layer in self.stateful:
@@ -157,7 +157,7 @@ ROWS = {"keys": 2, "values": 2, "indexer_keys": 1, "indexer_position_ids": -1}
 
 
 def gather(layer: Any, rows: Sequence[int]) -> None:
-    """Keep the keys and values at `rows` of a layer; a range, which is from 0 on, moves nothing."""
+    """Keep a layer's keys and values at `rows`, in place; for a range, from 0 on, as views."""
     for name, axis in ROWS.items():
         tensor = getattr(layer, name, None)
         if tensor is None or tensor.numel() == 0:
@@ -175,7 +175,7 @@ class ByRows:
     layer_idx: int
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the mixer's own result; over a `StateCache` with `before`, made row by row."""
+        """Return the mixer's result; over a `StateCache` with `before`, `join_rows` of each's."""
         plain: Callable[..., Any] = super().forward  # type: ignore[misc]
         values = (*args, *kwargs.values())
         cache = next((value for value in values if isinstance(value, StateCache)), None)

@@ -85,7 +85,7 @@ def generation_options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def speculation_line(rounds: Sequence[RoundRecord]) -> str:
-    """Return tau and, where known, alpha of all rounds in a line; empty without rounds."""
+    """Return `generation_metrics`' tau and, where known, alpha in a line; empty without rounds."""
     figures = generation_metrics(rounds, 0.0)
     if figures.block_efficiency is None:
         return ""
@@ -133,7 +133,7 @@ class PairModel:
         return Scorer(self.pair.loaded.target, self.pair.loaded.vocab_size)
 
     def _model_call(self, inps: Any, **_: Any) -> Any:
-        """Return [B, n, V] logits after [B, n] tokens: the target alone, computed in float32."""
+        """Return [B, n, V] logits after [B, n] tokens: the target alone, all of it in float32."""
         import torch
 
         from spsbench.audit.statistical.forward import precise
@@ -144,7 +144,7 @@ class PairModel:
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text after each context, in order; greedy unless a task samples.
 
-        Each is a sample of its own, after EOS if empty. `rounds` grows, and texts go to the cache.
+        Each is a sample of its own; empty contexts become EOS. `rounds` and `cache_hook` get more.
         """
         texts = []
         for request in tqdm(requests, disable=disable_tqdm):

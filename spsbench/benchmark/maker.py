@@ -67,7 +67,7 @@ class Maker(Work):
     alone.
     """
 
-    cells: Sequence[Cell]  # of all units
+    cells: Sequence[Cell]  # those of all units
     access: Access
     warmup: int  # generations of a cell before one is recorded; 0: flag this process's first record
     expected: Mapping[str, Any] = field(default_factory=dict)  # the driver's environment, required
@@ -215,7 +215,7 @@ class RecordMaking:
     """The missing records of a run, made here or by workers, and written as they come."""
 
     experiment: Experiment
-    samples: Sequence[Sequence[Sample]]  # of each part, cut to the contexts of the models
+    samples: Sequence[Sequence[Sample]]  # by part, cut to the contexts of the models
     writer: RunWriter  # says which records are missing
     watch: Callable[[Any], None]
     stop: Callable[[], bool]  # polled between generations; True ends the making

@@ -70,10 +70,10 @@ class TrainingLoop:
     held_out: Sequence[TextBatch]  # texts of the evaluations
     options: DraftTraining | HeadTraining
     loss_spec: Spec
-    folder: Path  # of the checkpoints
-    dtype: str = FLOAT32  # of matrix products
+    folder: Path  # where checkpoints are
+    dtype: str = FLOAT32  # that of matrix products
     ends: frozenset[int] = frozenset()  # tokens that end a text of the student's own
-    best_gain: Callable[[Sequence[float]], Gain] | None = None  # of a reach; None: no costs known
+    best_gain: Callable[[Sequence[float]], Gain] | None = None  # by reach; None: no costs known
     watch: Callable[["TrainingLoop"], None] = lambda loop: None  # called after each evaluation
     stop: Callable[[], bool] = lambda: False  # polled after each step; True stops the training
     evaluations: list[Evaluation] = field(default_factory=list)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from spsbench.errors import UsageError
+from spsbench.errors import DataError, UsageError
 from spsbench.extensions.training.acceptance import measure_acceptance
 from spsbench.extensions.training.batches import Teacher
+from spsbench.extensions.training.students.draft import open_start
 from spsbench.extensions.training.students.eagle import unroll_mask
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
@@ -118,6 +119,13 @@ def test_a_head_cannot_know_more_tokens_than_its_target(kind, model):
 
 
 @pytest.mark.parametrize("target", ["deepseek_v3", "qwen3_5_text"])
+def test_a_start_with_pickled_weights_is_not_given_random_ones(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(DataError):
+        open_start(tmp_path, 0, None, 8)
+
+
 def test_a_prediction_layer_begins_as_the_targets_last_one_of_its_kind(target, tmp_path):
     """Latent attention with experts, and a gated layer whose norms count from zero."""
     model = released(tmp_path / "target", target, plant=False).float()

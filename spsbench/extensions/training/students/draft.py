@@ -191,8 +191,8 @@ def open_start(start: Path, seed: int, tokenizer: Any, vocab: int) -> PreTrained
     """Return a draft model in float32, with random weights where the folder has no safetensors.
 
     `start` is the folder, or a bundled name, and `seed` that of random weights. `tokenizer` and
-    `vocab` are the target's. MissingError: no config.json. DataError: fewer logits than `vocab`, or
-    a tokenizer.json of other tokens than the target's.
+    `vocab` are the target's. MissingError: no config.json. DataError: pickled weights alone, fewer
+    logits than `vocab`, or a tokenizer.json of other tokens than the target's.
     """
     folder = local_folder(str(start)) or start
     if not (folder / "config.json").is_file():
@@ -202,7 +202,9 @@ def open_start(start: Path, seed: int, tokenizer: Any, vocab: int) -> PreTrained
         )
     if (folder / "tokenizer.json").is_file():
         check_same_tokens(tokenizer, load_tokenizer(folder, trust_remote_code=False))
-    if any(folder.glob("*.safetensors")):
+    if not (is_stored := any(folder.glob("*.safetensors"))) and any(folder.glob("*.bin")):
+        raise DataError(f"pickled weights ({folder}): expected safetensors, or a config alone")
+    if is_stored:
         spec = ModelSpec("", device="cpu", dtype="float32")
         model: PreTrainedModel = load_model(folder, spec)
     else:

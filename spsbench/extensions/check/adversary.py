@@ -127,8 +127,8 @@ class Adversary:
     def _drafts(self, number: int, at: int) -> Mapping[str, list[int]]:
         """Return scenario -> the ids to draft after `at` tokens of the answer to prompt `number`.
 
-        All scenarios are there, in the order of play; right ids are none past the end of the answer
-        in `truths`. A hash gives lengths and places of errors, so that none falls into step.
+        All scenarios are there, in the order of play. Right and wrong ids are none past the end of
+        the answer in `truths`. A hash gives lengths and places of errors: none falls into step.
         """
         right = (self.truths[number].ids or [])[at : at + self.k]
         turn = crc32(f"{number} {at}".encode())

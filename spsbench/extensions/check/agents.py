@@ -65,7 +65,7 @@ class ReplyReader(AnswerReader):
         self.calls: dict[int, list[str]] = {}
 
     def _add(self, at: float, value: Any) -> None:
-        """Add JSON `value` of second `at`: its text, and pieces of calls, joined by their index."""
+        """Add JSON `value` of second `at` to the answer, and pieces of calls, joined by index."""
         super()._add(at, value)
         for choice in wire.read_json(value, wire.Chunk).choices or ():
             part = choice.delta or choice.message or wire.ContentPart()

@@ -217,7 +217,7 @@ class ServerAudit(MethodAudit):
         return inject(self.evidence(), bias * self._looked_at, self._level, self.bands[0])
 
     def _visible(self, text: Columns) -> Bits | None:
-        """Return [n, k + 1] columns emitted before; add this text's to `_emitted`. None: all."""
+        """Return [n, k + 1] columns emitted at earlier tokens; note new ones. None: all visible."""
         n, width = text.mass.shape
         if not self.hides:
             return None

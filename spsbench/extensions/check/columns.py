@@ -45,8 +45,8 @@ class Columns:
     def positions(self, visible: Bits | None) -> TextPositions:
         """Return each token's outcomes: k columns, likeliest first, then all other tokens as one.
 
-        `visible` [n, k + 1] are the outcomes known not to be hidden; None: all. The first visible
-        column is the argmax, and all other tokens are the tail of more than one column.
+        `visible` [n, k + 1] are the outcomes known not to be hidden; None: all. The argmax is the
+        first visible column, if any; the tail is the outcome of all other tokens, if k > 1.
         """
         n, width = self.mass.shape
         probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
@@ -212,8 +212,8 @@ class Listed(NamedTuple):
 def list_row(row: Stated, emitted: str, own: float) -> Listed:
     """Return `row`, likeliest first, as `Listed`; `emitted` joins it with its logarithm `own`.
 
-    It does not where it is listed, or none is stated (`own` is -inf). Entries from the first up
-    to `UNLISTED` on are left out; one above 0 stays, and is in `total`. A key with two different
+    It does not where it is listed, or none is stated (`own` is 0 or -inf). Entries from the first
+    up to `UNLISTED` on are left out; one above 0 stays, and is in `total`. A key with two different
     probabilities is of two tokens, and left out of `top`.
     """
     entries = resolve_row(row)

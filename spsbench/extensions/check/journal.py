@@ -53,9 +53,9 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
-        """Read a file's header and answers, packed or not; DataError: not by this command.
+        """Read header and answers, packed or not; DataError: damaged, too large or another's.
 
-        DataError too: damaged or too large. A torn tail is left out; of equal keys the last counts.
+        MissingError: no file. A torn tail is left out; of equal keys the last counts.
         """
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
@@ -144,7 +144,7 @@ class Journal:
             ) from error
 
     def keep(self, key: str, value: Any) -> None:
-        """Keep a value, in the file durably, after notes; UsageError: another check wrote it."""
+        """Keep a value, after notes, in the file durably; UsageError: another check began that."""
 
         def check_header(_: dict[str, Any]) -> None:
             if not self.resumed:  # another check has written the file meanwhile

@@ -100,8 +100,8 @@ def accepted_in(answer: Answer, n: int) -> list[bool]:
 def how_apart(stated: Floats, scored: Floats, accepted: Floats) -> str:
     """Name how stated log-probabilities [n] differ from scored ones; "" if all but a few are equal.
 
-    Tokens of which none is stated are counted apart; tokens that are unlikely by the weights are
-    not compared. `accepted`: [n] whether each token was drafted; [0] where that is not known.
+    Tokens of which none is stated (-9999, -inf) are counted apart; those unlikely by the weights
+    are not compared. `accepted`: [n] whether each is an accepted draft; [0]: not known.
     """
     n, missing = len(stated), int((stated <= UNLISTED).sum())
     if missing > FEW * n:

@@ -129,7 +129,7 @@ async def check_cache(texts: CheckTexts) -> ServerGreedy:
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Join prompt `index`, of the first 4 in rotation, and those after it to `LONG` characters."""
+    """Join prompt `index`, of the first 4 in rotation, and next ones, to at least `LONG` in all."""
     at = index % min(LONG_PROMPTS, len(prompts))
     text = prompts[at]
     while len(text) < LONG:

@@ -173,7 +173,7 @@ def as_section(checked: Checked) -> Section:
 
 
 def as_html(checked: Checked, version: str) -> str:
-    """Return one HTML page without scripts, made by `version`, whose tables paste into an issue."""
+    """Return an HTML page by `version`, without scripts; its HTML tables paste into an issue."""
     about = {
         "server": server(checked),
         "baseline": cut(checked.baseline or "", LONGEST),

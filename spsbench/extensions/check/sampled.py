@@ -252,7 +252,7 @@ class Sampled:
         """Return the band of two statements of the same distributions, where no draft takes part.
 
         They are on texts that the baseline writes for this, else on first tokens of the server,
-        with a remark. Statements alone are as exact as their digits; without any the band is 0.
+        with a remark. STATED: half the last digit printed. If nothing is stated the band is 0.
         """
         name = BASE if BASE in self.servers else OWN
         if mode is Mode.STATED:

@@ -92,7 +92,7 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
 
 
 def figures_of(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
-    """Return a server's figures over blocks of one concurrency, None for a figure not known.
+    """Return a server's figures over blocks of one concurrency: ratios of sums; None: not known.
 
     Requests without times count as failed; the machine's rate needs the tokens of all timed ones.
     """
@@ -123,10 +123,10 @@ def compare_requests(
     own_level: LoadFigures,
     other: LoadFigures,
 ) -> Ratios:
-    """Return ratios, above 1 if the server is better, of requests timed at equal places on both.
+    """Return ratios of the server's figures to the baseline's, above 1 if the server is better.
 
-    `own_level` and `other` are the figures of server and baseline, whose `machine` rates are
-    compared. A ratio is None where it is not known.
+    Figures are ratios of sums over requests at equal places that both timed, with tokens known;
+    `machine` compares the rates in `own_level` and `other`, the baseline's. None: not known.
     """
     pairs = [
         (b, a)
@@ -158,7 +158,7 @@ def wall_time(block: Block) -> float:
 async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratios]]:
     """Time greedy answers in blocks, after a warm-up, unless the journal has the times.
 
-    Returns each server's figures by concurrency, and with a baseline the ratios by concurrency.
+    Returns, one concurrency after the other, each server's figures, and with a baseline the ratios.
     """
     plan, servers, journal = texts.plan, list(texts.servers), texts.journal
     levels: list[LoadFigures] = []
@@ -198,7 +198,7 @@ async def time_block(texts: CheckTexts, name: str, together: int, first: int, co
     failures: list[UnavailableError] = []
 
     async def time_one(i: int) -> Timed | None:
-        """Return the times of request `i`; None where it failed, which is noted."""
+        """Return the times of prompt `i`'s answer; None: failed (noted), retried, without text."""
         at = time.perf_counter() - began
         ask = Ask(texts.new_prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
         try:

@@ -150,9 +150,9 @@ class CheckTexts:
         return self.plan.texts[index % len(self.plan.texts)]
 
     def new_prompt(self, number: int) -> str:
-        """Return a prompt that no other number has: with the number before it, if need be.
+        """Return a prompt that no other number has: the plan's, in rotation, after `number` + 1.
 
-        A server may draft from answers to other parts, whose prompts have no number.
+        With speed alone the first round has none, as no answer to another part can be drafted from.
         """
         texts = self.plan.texts
         is_new = set(self.plan.parts) == {"speed"} and number < len(texts)
@@ -236,10 +236,10 @@ class CheckTexts:
 
 
 def why_unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> str:
-    """Return why no audited token is known to have been drafted; empty if one is, or none audited.
+    """Return why no audited token is known to have been drafted; empty if one is.
 
-    `drafts` counts the drafts in the texts (None: unknown), `tokens` are the number of audited
-    tokens, and `unstated` of those of which nothing is stated but that they were emitted.
+    `drafts` counts the drafts in the texts (None: unknown, no reason if `tokens` is 0), `tokens`
+    the audited tokens, `unstated` those of which nothing is stated but that they were emitted.
     """
     if drafts and not drafts.speculated:
         return f"none of the {tokens:,} audited tokens was drafted ({drafts.source})"

@@ -81,7 +81,7 @@ class LocalModel:
     processors: Processors | None = None  # `under` them texts are scored
 
     def under(self, processors: Processors | None) -> "LocalModel":
-        """Return the same weights, which score texts under `processors`; None: under none."""
+        """Return these weights, scoring under `processors` on top of any before; None: `self`."""
 
         def score(prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
             logits = self.score(prompt, tokens)
@@ -92,7 +92,7 @@ class LocalModel:
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
-        """Return text -> id, for texts of whole characters that one token alone has; no ends."""
+        """Return text -> id, for whole characters that one token alone has, no special or end."""
         counts = Counter(self.texts)
         return {
             text: i
@@ -158,7 +158,7 @@ class LocalModel:
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
-        """Return the first `n` rows as columns by id, none emitted; keys without an id drop out."""
+        """Return the first `n` rows by id as columns, the rest emitted; keys of no id drop out."""
         rows = [
             [(key if BY_ID.fullmatch(key) else f"#{self.ids[key]}", lp) for key, lp in row
              if BY_ID.fullmatch(key) or key in self.ids]

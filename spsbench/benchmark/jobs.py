@@ -208,12 +208,12 @@ def run_job(
     compare: Callable[[Cell], Loaded] | None = None,
     batch: Batch | None = None,
 ) -> Record:
-    """Run one generation and return its record; one of `FAILURES` becomes a record with `error`.
+    """Run one generation and return its record; one of its `FAILURES` is the record's `error`.
 
-    `answers` are those to earlier turns; None: the sample is none of a conversation. `compare`
-    returns the models for the `distance` of a quantised target from the full-precision one; None:
-    no comparison. `batch` is the batch that it is a row of; None: it is alone. The record has the
-    peak memory, and the flag `loaded` if other work used the machine. Other errors are raised.
+    `answers` are those to earlier turns, to which the caller adds the record; None: the sample is
+    none of a conversation. `compare` returns the models for the `distance` of a quantised target
+    from the full-precision one; None: no comparison. `batch`: it is a row of that; None: alone. The
+    record has the peak memory, and the flag `loaded` if other work ran. Other errors are raised.
     """
     cell, sample, repeat = job
     before = read_clocks()

@@ -180,11 +180,11 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 
 
 def token_weight_bytes(folder: Path, dtype: str) -> int:
-    """Return the least bytes of weights that one token reads, from the headers of safetensors.
+    """Return the bytes of weights that one token reads, with all experts, by safetensors' headers.
 
-    Numbers take the bytes of `dtype`, or two if they are stored as bfloat16. Input embeddings next
-    to an output head are left out: a token reads one row of them. Without one they are the head,
-    and are read whole. MissingError: no safetensors. DataError: damaged ones.
+    Numbers take the bytes of `dtype`, codes too, but two if they are stored as bfloat16. Input
+    embeddings next to an output head are left out, as a token reads one row; without a head they
+    are it, and are read whole. MissingError: no safetensors. DataError: damaged ones.
     """
     headers = read_headers(safetensors_files(folder))
     if not headers:

@@ -48,7 +48,8 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     """Return the shape of the layers that `config` describes; DataError: none that is known.
 
     `config` is that of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers; `where`
-    names its file. Sizes, activation and rotary angles are checked; other models pass as Llamas.
+    names its file. Each size is checked alone, and activation and rotary angles; other models pass
+    as Llamas, but not a `model_type` that neither heads nor transformers have.
     """
     width = read_size(config, "hidden_size", where)
     heads = read_size(config, "num_attention_heads", where)

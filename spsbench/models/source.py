@@ -81,7 +81,8 @@ class ModelSource:
 def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
     """Quantise `model`'s linear layers and head to `name` in place, and return it; None: no change.
 
-    `BLOCKS`: the blocks kept in `folder`, else MissingError. DataError: unfit layers, or blocks.
+    Layers of other kinds stay. `BLOCKS`: the blocks kept in `folder`, else MissingError. DataError:
+    no layer of the stock kind, or blocks that do not fit the model.
     """
     if name == BLOCKS:
         lay_blocks(model, folder)

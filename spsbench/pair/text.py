@@ -227,10 +227,11 @@ def gain(ars: Text, sps: Text) -> Estimate | None:
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
-    """Return a list of (seconds, tokens) by segment of `ars`, and as long a one of `sps`, in time.
+    """Return (seconds, tokens) by segment of `ars`, and of `sps`: the first ones, equally many.
 
-    So both methods saw the same machine. Where there are fewer than `FEWEST`, each whole text is
-    one segment, which does not depend on the split of rounds.
+    Each has `SEGMENT` tokens or more; what is left of a text is dropped, so that both methods saw
+    the same machine. Where there are fewer than `FEWEST`, each whole text is one segment, which
+    does not depend on the split of rounds.
     """
     ours, theirs = pair_segments(ars, sps)
     return (ours, theirs) if len(ours) >= FEWEST else (one_segment(ars), one_segment(sps))

@@ -149,9 +149,9 @@ def draw_task_prompts(
 ) -> tuple[list[Sample], list[Sample]]:
     """Draw first turns of a task: (`limit` to trace, `held_back` others for real rounds).
 
-    `spec` names the task in an error. With too few prompts for both, half of them are held back, up
-    to `FEWEST`, or a third where that is more, and at most `held_back`. A single prompt serves for
-    both. Cases and groups are logged. DataError: no prompt, or one that fails the test `fits`.
+    `spec` names the task in errors. With too few prompts for both, half are held back, up to
+    `FEWEST`, or a third if more, and at most `held_back`; the rest, even over `limit`, are traced.
+    One alone is in both, even if `held_back` is 0. Logs cases, groups. DataError: none, or unfit.
     """
 
     def first_turns(fits: Fits) -> Iterator[Sample]:

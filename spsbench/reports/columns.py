@@ -31,7 +31,7 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """Format by `show`, with `*` if loaded; ABSENT if missing, UNDECIDED for such a gain."""
+        """Format by `show`, `*` if loaded; ABSENT: none; UNDECIDED: a loaded gain, no interval."""
         estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT

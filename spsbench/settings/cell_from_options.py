@@ -164,8 +164,9 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
 def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the target, and drafter and schedule by name, of an engine with its own models.
 
-    The target is named after the engine's model, unless `target` names the same model here, for its
-    tokenizer. UsageError: an option of drafts, a `k` above 0 for a server, or a wrong address.
+    The target is the one named, for its tokenizer, else called as the engine's model. Drafter `own`
+    (`k` 0: `none`); schedule of `k`, else `own` for a server, K = 4 for others. UsageError: options
+    of drafts, a `k` above 0 for a server, or a wrong address.
     """
     from spsbench.serving.address import check_address  # needed for servers only
 

@@ -43,7 +43,7 @@ def _scorer(stem: bool) -> Any:
 
 
 def evaluate_rouge(prediction: str, reference: str) -> dict[str, float]:
-    """Return `rouge_scores` of one text by a cached metric of `evaluate`, dropped if it fails."""
+    """Return `rouge_scores` (0..100) of a text by a cached `rouge2_metric`, dropped on failure."""
     try:
         scores: dict[str, float] = _rouge().compute(
             predictions=[prediction], references=[reference]

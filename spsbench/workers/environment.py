@@ -63,7 +63,7 @@ def _release(version: str | None) -> str | None:
 
 
 def check_same_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise MismatchError with each field of `here` that is not the driver's, or is absent."""
+    """Raise MismatchError with each field that differs, or that driver or worker alone has."""
     if mismatches := differences(expected, here):
         raise MismatchError.of(
             f"another environment (worker on {socket.gethostname()}): expected what the driver "

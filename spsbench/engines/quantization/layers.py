@@ -115,9 +115,9 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Replace the stock layers at the paths `layers` by layers over codes; `name`: for `format_of`.
+    """Replace stock linear layers at paths `layers` by ones over codes; `name`: for `format_of`.
 
-    LookupError, AttributeError: no stock layer of that shape is there; earlier ones are replaced.
+    LookupError, AttributeError: none of that shape, or hooked or shared; earlier ones are replaced.
     """
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():

@@ -156,7 +156,7 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
 
 
 def _assertion(text: str, *parts: str) -> Callable[..., None]:
-    """Return (server, **options) -> None, a `claim` of `parts`; `text` is its docstring."""
+    """Return (server, **options) -> None: a `claim` of `parts`, failing as that; doc is `text`."""
 
     def assert_parts(server: Server, **options: Any) -> None:
         claim(server, *parts, **options)

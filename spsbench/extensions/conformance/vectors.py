@@ -205,7 +205,7 @@ def in_hex(value: Any) -> Any:
 
 
 def in_lines(vector: dict[str, Any]) -> str:
-    """Return a vector of `vectors_of` as lines of a name and values, floats in hex, and a blank."""
+    """Return a vector as lines by `docs/reference/vectors.md`, numbers in hex, and a blank one."""
     sizes = len(vector["draft"]), len(vector["q"][0])
     rows: list[tuple[Any, ...]] = [("vector", vector["rule"], vector["drawn"], *sizes)]
     rows += [(name, *vector[name]) for name in ("parents", "draft")]

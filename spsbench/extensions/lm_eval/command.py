@@ -95,7 +95,7 @@ def speculation_line(rounds: Sequence[RoundRecord]) -> str:
 
 
 def register_model() -> type:
-    """Register `sps`, a new `PairModel` class, in lm_eval; return it. ImportError: no lm_eval."""
+    """Register `sps`, a new `PairModel` class, in lm_eval, which refuses a second; return it."""
     from lm_eval.api.registry import register_model
     from lm_eval.models.huggingface import HFLM
 

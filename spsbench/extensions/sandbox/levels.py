@@ -141,7 +141,8 @@ class Level:
 def bubblewrap_level(limits: ProgramLimits) -> Level:
     """Return the level of bwrap, Landlock, seccomp and resource limits; it is not started.
 
-    Raises LevelUnavailableError without a bwrap that works, with Landlock off, or as `jail_tasks`.
+    Raises LevelUnavailableError without a bwrap that tells its version, 0.6 or newer, with Landlock
+    off, or as `jail_tasks`. Whether namespaces are allowed shows when it is started.
     """
     program = shutil.which("bwrap")
     if program is None:

@@ -106,8 +106,8 @@ class RuleDrafts:
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
         """Return a chain, maybe of more than `k` tokens, after a text with `new` new last tokens.
 
-        It goes on with the drafter of the text before them, else with a new one; of too many texts
-        the one that was kept first is dropped.
+        It goes on with the drafter of the text before them, else with a new one, whose prompt that
+        text is; of too many texts the one that was kept first is dropped.
         """
         before = row[: len(row) - new]
         same = self._texts.pop(before.tobytes(), [])

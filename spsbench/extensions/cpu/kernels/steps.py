@@ -216,7 +216,7 @@ def _coded_product(kernel: str) -> Callable[..., Planned]:
     def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Planned:
-        """Plan [..., out]; `layout`: a panel's inputs, a group's, bits, minima, two of prefetch."""
+        """Plan [..., out] of [..., width]; `layout`: inputs of a panel, of a group, bits, ..."""
         room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")

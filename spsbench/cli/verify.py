@@ -135,9 +135,11 @@ def pair(
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if request.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
-    bets = [f"`{n}`" for n in ("bias", "level") if request.temperature == 0 and n in options]
-    for idle in [*grid.idle(), *([f"{', '.join(bets)} without draws: no effect"] if bets else [])]:
+    for idle in grid.idle():
         note(idle)
+    bets = [f"`{name}`" for name in ("bias", "level") if name in options]
+    if request.temperature == 0 and bets:
+        note(f"{', '.join(bets)} without draws: no effect")
     with at_once():
         opened = open_pair(grid, access, request=request)
 

@@ -262,7 +262,7 @@ Passes = tuple[int, list[Step]]
 
 
 def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
-    """Return the passes of an answer, by its chunks' `sizes` in tokens; None: only sums are told.
+    """Return the passes of an answer, by its chunks' `sizes` in tokens; None: only sums are known.
 
     An item is a number of passes, and (drafted, accepted) of each round with a draft in them.
     """

@@ -283,7 +283,7 @@ async def detect_engine(client: Client, model: str | None = None, *, chat: bool 
 
 
 async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, Mapping[str, Any]]:
-    """Return the engine by pages and models, else OPENAI; version and sampling, empty if untold."""
+    """Return the engine by pages and models, else OPENAI; version, sampling: empty if unknown."""
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))

@@ -194,7 +194,7 @@ def _parquet(path: Path) -> Iterator[FileRow]:
 
 
 def dataset_rows(name: str) -> Iterator[FileRow]:
-    """Yield the rows of a data set that `datasets` loads: of its split `test`, or its only one.
+    """Yield the rows of a data set that `datasets` loads: those of split `test`, or the only one.
 
     `name` is a folder, of `save_to_disk` or of data files, or an id of the hub. DataError: it is no
     such, too large, or has other splits. UnavailableError: an id neither cached nor within reach.
@@ -213,7 +213,7 @@ def dataset_rows(name: str) -> Iterator[FileRow]:
             f"no data set ({name}): expected a file, or a folder of data files or of "
             "`Dataset.save_to_disk`. Check the name"
         ) from error
-    rows = splits.get("test") or (next(iter(splits.values())) if len(splits) == 1 else None)
+    rows = next(iter(splits.values())) if len(splits) == 1 else splits.get("test")
     if rows is None:
         raise DataError(
             f"splits {', '.join(splits)} ({name}): expected one, or 'test'. Save one of them alone"

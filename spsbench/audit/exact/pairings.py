@@ -72,7 +72,7 @@ def pairings(
     *,
     deep: bool = False,
 ) -> list[RulePairing]:
-    """Return pairings in the order of the table: of the verifiers in `specs`, or if empty of all.
+    """Return pairings in the order of the table: those of verifiers in `specs`; empty: all.
 
     Schedules are those in `only`, if empty all. The constant one is paired with everything, others
     with rules that have a guarantee (without `specs` or `deep`, `WITNESS` alone), and with the

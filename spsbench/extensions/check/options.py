@@ -189,8 +189,8 @@ class CheckOptions(ProcessorSettings):
         return self._in_file(MAY_CHANGE)
 
     def _in_file(self, names: Iterable[str]) -> dict[str, Any]:
-        told = {"parts": self.parts, "temperatures": [*map(float, self.temperature)]}
-        values = {n: told.get(n, getattr(self, IN_FILES.get(n, n))) for n in names}
+        derived = {"parts": self.parts, "temperatures": [*map(float, self.temperature)]}
+        values = {n: derived.get(n, getattr(self, IN_FILES.get(n, n))) for n in names}
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 

@@ -204,7 +204,7 @@ class PassProgram:
     ) -> None:
         """Give each result that is no output a slot of memory, free again after its last reader.
 
-        Only results of one size in the first recording share one. `sizes`: of the recorded passes.
+        Only results of one size in the first recording share one. `sizes`: those recorded.
         Sets `_sizes`, of results slot by slot, `_starts`, of each slot in them, and `_in_slots`.
         """
         ends: dict[int, int] = {}

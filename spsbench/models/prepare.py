@@ -15,13 +15,7 @@ from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognise_head
 from spsbench.models import hub
 from spsbench.models.chat import has_template, own_sampling
-from spsbench.models.folder import (
-    check_folder,
-    is_bundled_name,
-    is_hub_id,
-    local_folder,
-    locate,
-)
+from spsbench.models.folder import check_folder, is_bundled_name, is_hub_id, local_folder, locate
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, CellRequest, Configuration

@@ -29,15 +29,7 @@ QUICK = {  # one of each kind of walk
 
 
 LATE = {"late sps", "late block", "late match"}
-PROVED = LATE | {
-    "sps",
-    "block",
-    "match",
-    "recursive",
-    "traversal",
-    "spectr",
-    "match trees",
-}
+PROVED = LATE | {"sps", "block", "match", "recursive", "traversal", "spectr", "match trees"}
 """Silent by tests/test_exactness.py and tests/test_trees_exactness.py too."""
 
 

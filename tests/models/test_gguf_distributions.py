@@ -24,11 +24,7 @@ gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
 END = trained.SPECIAL[0]  # `<|endoftext|>`, which transformers' reader adds where it is missing
-SIZES = {
-    **models.SIZES,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-}
+SIZES = {**models.SIZES, "max_position_embeddings": 256, "tie_word_embeddings": False}
 KEYS = {
     "block_count": 2,
     "context_length": 256,

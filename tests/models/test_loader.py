@@ -186,8 +186,7 @@ def test_tensors_that_config_json_forgets_are_refused(broken, name, settings):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"intermediate_size": 80}, {"num_hidden_layers": 9}, {"num_hidden_layers": 1}],
+    "settings", [{"intermediate_size": 80}, {"num_hidden_layers": 9}, {"num_hidden_layers": 1}]
 )
 def test_config_json_is_compared_before_a_weight_is_read(broken, monkeypatch, settings):
     edit(broken / "config.json", **settings)

@@ -214,10 +214,7 @@ PENALISED = {"tokens": 3, "prompt": (0, 1, 0), "processors": PENALTIES}
 WALKS: dict[str, Callable[[Parts], float]] = {
     "processed sps": texts("sps", (WIDE, PENALISED), (WIDE, PENALISED | {"warp": TOP_K})),
     "processed trees": trees(
-        "match",
-        ((-1, -1, 0, 0, 1), (2, 1, 0, 1, 2), WIDE),
-        prompt=(0, 0),
-        processors=PENALTIES,
+        "match", ((-1, -1, 0, 0, 1), (2, 1, 0, 1, 2), WIDE), prompt=(0, 0), processors=PENALTIES
     ),
     "sps": texts(
         "sps",

@@ -132,10 +132,7 @@ _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
         _Condition(2, (0,)),
         _Condition(2, (0,), upper=True),
     ),
-    "socketpair": (
-        _Condition(0, (UNIX,)),
-        _Condition(1, (STREAM,), mask=ALL_BITS & ~SOCKET_FLAGS),
-    ),
+    "socketpair": (_Condition(0, (UNIX,)), _Condition(1, (STREAM,), mask=ALL_BITS & ~SOCKET_FLAGS)),
     "sendto": (  # to the other end of a socket pair; an address would reach other sockets
         _Condition(4, (0,)),
         _Condition(4, (0,), upper=True),

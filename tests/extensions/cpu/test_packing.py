@@ -7,13 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines.linear_layers import (
-    PackedEmbedding,
-    embeddings,
-    exchange,
-    restore,
-    slots,
-)
+from spsbench.engines.linear_layers import PackedEmbedding, embeddings, exchange, restore, slots
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.packing import panels as panel_chapter
 from spsbench.extensions.cpu.packing.panels import (

@@ -95,8 +95,7 @@ def test_startup_checks_are_asked_for_at_every_level_that_isolates():
     assert choice.why_not(levels.landlock_level(LIMITS)) == ""
     assert "open from inside" in choice.why_not(powerless(made["startup_checks"]))
     shut = replaced(
-        levels.landlock_level(LIMITS),
-        landlock=confinement.landlock_rules(confinement.FULL, []),
+        levels.landlock_level(LIMITS), landlock=confinement.landlock_rules(confinement.FULL, [])
     )
     assert "a correct program failed" in choice.why_not(shut)
     assert levels.unconfined_level(LIMITS).confinement["startup_checks"] == {}

@@ -1,8 +1,10 @@
 """Tiny random models with states, one of each family whose states transformers' cache keeps."""
 
 import copy
+import tomllib
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,107 +21,17 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,  # tied, they repeat a token for ever
 }
-BOTH: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
-MAMBA = {"state_size": 4}
-WITHIN = {"mamba_d_state": 4, "mamba_dt_rank": 4}  # Mamba-1 in a hybrid
-MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_chunk_size": 8}
-DELTA = {
-    "head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
-KIMI = {
-    "linear_head_dim": 8,
-    "linear_num_heads": 4,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 8,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "num_experts": 4,
-    "num_experts_per_token": 2,
-    "moe_intermediate_size": 16,
-    "num_expert_group": 1,
-    "topk_group": 1,
-    "mlp_layer_types": ["dense", "sparse"],
-}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-SHARED = {**EXPERTS, "shared_expert_intermediate_size": 16}
-CONV: dict[str, Any] = {"layer_types": ["conv", "full_attention"]}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": {**BOTH, **DELTA},
-    "mamba": MAMBA,
-    "lfm2": {**CONV, "block_auto_adjust_ff_dim": False},
-    "mamba2": {**MAMBA, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
-    "jamba": {
-        **WITHIN,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "num_experts": 2,
-        "num_experts_per_tok": 1,
-    },
-    "nemotron_h": {
-        "layers_block_type": ["linear_attention", "full_attention"],
-        "head_dim": 8,
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 8,
-        "ssm_state_size": 4,
-        "n_groups": 1,
-        "chunk_size": 8,
-    },
-    "falcon_mamba": MAMBA,
-    "zamba": {
-        **WITHIN,
-        "num_key_value_heads": 4,
-        "attention_head_dim": 16,
-        "attention_hidden_size": 64,
-        "layers_block_type": ["linear_attention", "hybrid"],
-    },
-    "bamba": {**MAMBA2, "attn_layer_indices": [1]},
-    "falcon_h1": {**MAMBA2, "mamba_d_ssm": 64},
-    "granitemoehybrid": {
-        **BOTH,
-        **MAMBA2,
-        "shared_intermediate_size": 16,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-    },
-    "zamba2": {
-        "layers_block_type": ["linear_attention", "hybrid"],
-        "hybrid_layer_ids": [1],
-        "num_key_value_heads": 4,
-        "attention_head_dim": 16,
-        "attention_hidden_size": 64,
-        "kv_channels": 8,
-        "n_mamba_heads": 8,
-        "mamba_headdim": 8,
-        "mamba_d_state": 4,
-        "chunk_size": 8,
-    },
-    "qwen3_next": {**BOTH, **DELTA, **SHARED},
-    "qwen3_5_moe_text": {**BOTH, **DELTA, **SHARED},
-    "qwen4_exp_text": {
-        **DELTA,
-        **SHARED,
-        "layer_types": ["linear_attention", "indexed_attention"],
-        "hc_count": 2,
-        "hc_lowrank": 8,
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 8,
-        "indexer_budget": 64,
-        "indexer_compress_ratio": 4,
-    },
-    "olmo_hybrid": {**BOTH, **DELTA, "linear_num_key_heads": 4},
-    "kimi_linear": {**BOTH, **KIMI},
-    "bailing_hybrid": {**BOTH, **KIMI, "layer_group_size": 2, "first_k_dense_replace": 1},
-    "lfm2_moe": {**CONV, **EXPERTS, "num_dense_layers": 1},
-    "lfm3": {**CONV, "head_dim": 8, "sliding_window": None},
-    "zaya": {**EXPERTS, "head_dim": 8, "router_hidden_size": 16, "num_experts_per_tok": 1},
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+
+def family_fields(parts: Sequence[str], **own: Any) -> dict[str, Any]:
+    """Fields of the parts that a family shares with others, and its own."""
+    return {name: value for part in parts for name, value in TABLE["parts"][part].items()} | own
+
+
+FAMILIES = {family: family_fields(**row) for family, row in TABLE["families"].items()}
 """Family -> what its tiny model is told beside the sizes; those of the fast suite first."""
+FAMILIES["lfm3"]["sliding_window"] = None  # which TOML cannot say
 
 
 def stateful(

@@ -8,6 +8,7 @@ for all of it `apt-get install clang libomp-dev libclang-rt-14-dev qemu-user`, a
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,55 +22,7 @@ CHECKED = "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=al
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 OLDER = {"Haswell": "haswell", "EPYC-Rome": "znver2"}
 """Processors of `qemu-x86_64` and their `-march`: they have AVX2, but neither AVX-512 nor AMX."""
-WRONG = {
-    "minima of other numbers": (
-        "quantised.c",
-        "load_half(w + 2 * REGISTER * p) + scale[p] *",
-        "load_half(w + 2 * REGISTER * p) - scale[p] *",
-    ),
-    "a byte too far": ("quantised.c", "        w += 2 * PANEL;", "        w += 2 * PANEL + 1;"),
-    "inputs that are not there": (
-        "panels.c",
-        "x + i, in, in - i, chain, p",
-        "x + i, in, CHUNK, chain, p",
-    ),
-    "inputs of a prompt that are not there": (
-        "panels.c",
-        "x + i, in, in - i, chain, NOT",
-        "x + i, in, CHUNK, chain, NOT",
-    ),
-    "a row that is another's": ("tiles.c", "rows - high : r;", "0 : r;"),
-    "a lift that is not taken off": ("coded_dots.c", "-lift * sum", "0 * lift * sum"),
-    "inputs of 4 bits in another order": (
-        "rounding.h",
-        "bits == 4 ? _mm256_shuffle",
-        "bits == 5 ? _mm256_shuffle",
-    ),
-    "a token of another's room": (
-        "program.c",
-        "(text->end - text->rows) * size",
-        "text->end * size",
-    ),
-    "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
-    "pairs of which one is left out": (
-        "tile_products.h",
-        "even[r][v] + odd[r][v]",
-        "even[r][v] + 0 * odd[r][v]",
-    ),
-    "a key too many": ("attention.c", "unseen(seen - i)", "unseen(seen - i + 1)"),
-    "more than one of equal ones": ("laws.c", ", left -= least", ""),
-    "a draw that passes over a token": ("laws.c", "point -= some[j];", "point -= 0;"),
-    "a nucleus of less than its share": (
-        "laws.c",
-        "double wanted = share",
-        "double wanted = 0.8 * share",
-    ),
-    "one token too many": ("laws.c", "count, warp->top_k)", "count, warp->top_k + 1)"),
-    "no least share": ("laws.c", "if (warp->min_p > 0)", "if (0)"),
-    "a draw from the pass before": ("roll_out.c", "made + i * draws->bytes", "made"),
-    "a chunk that is not weighed": ("attention.c", "REGISTER) * each(one->top)", "REGISTER)"),
-}
-"""File, what is in it, and what a kernel is that has this fault."""
+WRONG = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
 
 slow = pytest.mark.slow
 compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -89,7 +42,7 @@ def built(folder, *command, fault=None, evex=()):
     for path in (*SOURCES, *HEADERS, PROGRAM):
         shutil.copy(path, folder)
     if fault is not None:
-        name, right, wrong = WRONG[fault]
+        name, right, wrong = (WRONG[fault][key] for key in ("file", "right", "wrong"))
         text = (folder / name).read_text()
         assert right in text
         (folder / name).write_text(text.replace(right, wrong, 1))
@@ -151,7 +104,7 @@ def test_kernels_touch_nothing_else(compiler, march, tmp_path):
 @slow
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_fault_is_seen(fault, tmp_path):
-    file = WRONG[fault][0]
+    file = WRONG[fault]["file"]
     tiles = file in ("tiles.c", "tile_products.h")
     if tiles and b"amx_bf16" not in Path("/proc/cpuinfo").read_bytes():
         pytest.skip("needs a matrix unit (AMX)")

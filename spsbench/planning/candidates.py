@@ -44,10 +44,9 @@ def candidate_cells(
         for base in methods_of(options, heads)
         for depth in (depths if "drafter" in base else [{}])
     )
-    cells = resolve_valid(requests, resolver)
-    if not cells:
-        raise UsageError("nothing to compare: expected a drafter")
-    return cells
+    if cells := resolve_valid(requests, resolver):
+        return cells
+    raise UsageError("nothing to compare: expected a drafter")
 
 
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -84,8 +83,7 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
         drafts = [*([model] if model and needs_model else []), *heads]
     models = [draft for draft in drafts if draft not in heads]
     drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
-    loaded = {plan_of(spec).weights for spec in drafters}
-    if models and not loaded & {Weights.MODEL, Weights.OWN}:
+    if models and not {plan_of(spec).weights for spec in drafters} & {Weights.MODEL, Weights.OWN}:
         drafters.insert(0, Spec("model"))
     drafter_names = {spec.name for spec in drafters}
     drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in drafter_names]

@@ -112,8 +112,7 @@ def real_rounds(
     run, methods = folder / confirm, {Method.of(cell) for cell in cells}
     traces = read_traces([run]) if any(run.glob("traces-*.jsonl")) else Traces()
     for row in run_table(run).whole:
-        method = Method.of(row.cell)
-        if method not in methods:
+        if (method := Method.of(row.cell)) not in methods:
             continue
         gained, tau, ms = row.speedup, row.block_efficiency, row.mean_token_time_ms
         draft, texts = traces.drafts.get(method.drafting), traces.of(method.drafting)
@@ -150,8 +149,7 @@ def check_head(
     if traces.head is not None:
         refuse(trace_source(cells[0].auto_regressive, folders), traces.head, where)
     for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
-        recorded = traces.drafts.get(drafting)
-        if recorded is not None:
+        if (recorded := traces.drafts.get(drafting)) is not None:
             refuse(replace(recorded, identity=draft_identity(cell, folders)), recorded, where)
 
 

@@ -190,8 +190,7 @@ def measure(
         rounds_of[name] = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
     of_drafters = (meter for row in rounds_of.values() for meter in row)
     meters: list[Meter] = [*passes_of, *loops.values(), *of_drafters]
-    readings = take_turns(meters, seconds, watch, draw)
-    turns, busy = select_quiet_turns(readings)
+    turns, busy = select_quiet_turns(take_turns(meters, seconds, watch, draw))
     (passes,) = surfaces(passes_of, turns, sizes, fitting)
     rules = {name: loop.rule(turns) for name, loop in loops.items()}
     return Costs(

@@ -67,8 +67,7 @@ def load_plan(folder: Path) -> PlanRecord:
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
-        kind = {name: values.pop(name) for name in KIND}
-        if kind != KIND:
+        if (kind := {name: values.pop(name) for name in KIND}) != KIND:
             raise ValueError(f"{kind}, not {KIND}")
         cells = [Cell.from_json(cell) for cell in values.pop("cells")]
         return PlanRecord(cells=cells, **values)

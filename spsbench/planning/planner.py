@@ -349,8 +349,7 @@ class Planner:
         predicted = {f.method.at_any_k for f in forecasts.all}
         unpredicted: dict[Method, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
-            method = Method.of(cell).at_any_k
-            if method not in predicted:
+            if (method := Method.of(cell).at_any_k) not in predicted:
                 unpredicted.setdefault(method, cell)
         for method in list(unpredicted)[MOST_UNPREDICTED:]:
             log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")

@@ -133,17 +133,15 @@ class Planned:
         or all with `every`. Remarks begin with the answer and commands. With `batch` there are rows
         by batch too, with ArS; DataError: costs have no such batches. UsageError: no constant K.
         """
-        answer, by_batch = self.answer, self.batches
-        best = {f.method for f in self.forecasts.by_method} | self.measured.keys()
-        predicted = {f.method: f for f in self.forecasts.all}
+        answer, by_batch, forecasts = self.answer, self.batches, self.forecasts
+        best = {f.method for f in forecasts.by_method} | self.measured.keys()
+        predicted = {f.method: f for f in forecasts.all}
         ordered = sorted(predicted, key=lambda method: -predicted[method].speedup.mean)
         methods = [method for method in ordered if self.planning.every or method in best]
         methods += [method for method in self.measured if method not in predicted]
         rows = [
-            candidate_row(
-                self.cells[method], self.forecasts, predicted.get(method), self.measured.get(method)
-            )
-            for method in methods
+            candidate_row(self.cells[m], forecasts, predicted.get(m), self.measured.get(m))
+            for m in methods
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
@@ -153,9 +151,7 @@ class Planned:
             rows=rows,
             columns=COLUMNS,
             remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
-            figure=plan_figure(
-                str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings
-            ),
+            figure=plan_figure(str(answer), forecasts.all, self.measured, forecasts.ceilings),
             identity={
                 "verdict": answer.verdict.value,
                 "candidate": str(answer.best),
@@ -278,8 +274,7 @@ class Planned:
 
 def drafter_in(forecasts: Forecasts) -> Prediction:
     """Return the best prediction with a model or a head, or else the best of all."""
-    of_models = (f for f in forecasts.by_method if f.method.drafting.model)
-    return next(of_models, None) or forecasts.best
+    return next((f for f in forecasts.by_method if f.method.drafting.model), forecasts.best)
 
 
 def advise(base: Planned, adapted: Planned) -> str:

@@ -159,7 +159,6 @@ def forecast_all(
     for drafting, of_draft in by_draft.items():
         draft, texts = traced[drafting]
         keys = tuple(text.key for text, _ in texts)
-        of_texts = plain.get(keys)
         predictions += predict(
             of_draft,
             draft,
@@ -167,7 +166,7 @@ def forecast_all(
             costs,
             new_prompts,
             lambda: notify(next(done), total),
-            of_texts,
+            plain.get(keys),
             simulate,
         )
         plain[keys] = predictions[-1].baseline or predictions[-1]

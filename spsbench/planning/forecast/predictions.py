@@ -32,7 +32,6 @@ ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule looks bac
 FEWEST_SIMULATIONS = 20  # simulations of each text
 MOST_ROWS = 2048  # texts beyond it share the rows of earlier ones
 
-
 ARS = Method(PLAIN, "", constant(0))
 Simulate = Callable[[Spec, Acceptances, Ints, int], Rounds]
 """(schedule, acceptances, room, number of simulations) -> the rounds of a text."""
@@ -173,9 +172,8 @@ class Prediction:
     def plain_ms(self) -> float:
         """Return the decode time of a token by ArS."""
         baseline = self.baseline or self
-        return float(
-            1e3 * np.median(baseline.rounds.seconds(self.rounds.batch)) / baseline.sums.tokens
-        )
+        seconds = baseline.rounds.seconds(self.rounds.batch)
+        return float(1e3 * np.median(seconds) / baseline.sums.tokens)
 
     @property
     def round_ms(self) -> float:
@@ -243,8 +241,7 @@ class Prediction:
     @property
     def _left(self) -> float:
         """Return `factor`, but no less than leaves a round one token."""
-        sums = self.sums
-        return 1.0 if self.factor == 1 else max(self.factor, sums.rounds / sums.tokens)
+        return 1.0 if self.factor == 1 else max(self.factor, self.sums.rounds / self.sums.tokens)
 
     def _predicted(self, of_mean: Estimate | None) -> Estimate:
         if of_mean is None:
@@ -337,8 +334,7 @@ def tau_of(
     simulate: Simulate | None = None,
 ) -> float:
     """Return a method's block efficiency over texts: tokens / expected rounds; as `rounds_of`."""
-    texts = len(traced)
-    expected = [rounds_of(method, draft, *pair, texts, simulate=simulate) for pair in traced]
+    expected = [rounds_of(method, draft, *pair, len(traced), simulate=simulate) for pair in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
 
 

@@ -176,8 +176,7 @@ class Account:
             for item in value:
                 yield from self._unread(item, path, in_body, is_read)
         elif not is_read and holds_text(value):
-            packed = unpack_json(value)
-            if packed is not value:
+            if (packed := unpack_json(value)) is not value:
                 yield from self._unread(packed, path, in_body, False)
             elif not self._repeats(value):
                 yield cut(path), in_body

@@ -68,9 +68,8 @@ class Reply(str):
 
 def message_texts(message: Mapping[str, Any]) -> list[str]:
     """Return a message's texts that are not empty: thoughts, words, calls of tools as JSON."""
-    calls = [call["function"] for call in message.get("tool_calls", ())]
     texts = [message.get("reasoning_content", ""), message["content"]]
-    for call in calls:
+    for call in (each["function"] for each in message.get("tool_calls", ())):
         arguments = call["arguments"]
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
@@ -128,8 +127,7 @@ def choose_message(item: Any) -> Any:
         return versions[place if type(place) is int and 0 <= place < len(versions) else -1]
     path, inner = item.get("id"), item.get("kwargs", item.get("data"))
     if isinstance(inner, dict) and ("lc" in item or role_of(item)):
-        last = path[-1] if isinstance(path, list) and path else item.get("type")
-        inner.setdefault("role", last)
+        inner.setdefault("role", path[-1] if isinstance(path, list) and path else item.get("type"))
         return inner
     return item["message"] if role_of(item.get("message")) and not role_of(item) else item
 
@@ -303,8 +301,7 @@ def field_ids(account: Account, entry: dict[str, Any], key: str) -> list[int] | 
 
     LeftOutError: anything but a list, maybe empty, of ids from 0 to below `TOKEN_ID_END`.
     """
-    ids = entry.get(key)
-    if ids is None:
+    if (ids := entry.get(key)) is None:
         return None
     if not isinstance(ids, list) or not all(
         type(token) is int and 0 <= token < TOKEN_ID_END for token in ids
@@ -327,9 +324,7 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
     """
     value = unpack_json(value)
     if isinstance(value, list):
-        typed = [
-            item for item in value if isinstance(item, dict) and ("type" in item or "lc" in item)
-        ]
+        typed = [x for x in value if isinstance(x, dict) and ("type" in x or "lc" in x)]
         if value and all(map(role_of, value)) and not typed:
             yield value[-1], outer
         elif len(typed) == len(value) and value:

@@ -302,8 +302,7 @@ def check_answers_whole(holders: Holders, text: str | None) -> None:
         kind = str(holder.get("object", ""))
         if kind.endswith(".chunk") or "delta" in holder or holder.get("done") is False:
             raise LeftOutError("a piece of a stream: expected whole answers")
-        word = str(ending(holder)).lower()
-        if word in names.broken:
+        if (word := str(ending(holder)).lower()) in names.broken:
             raise LeftOutError(f"an answer that ended by {word}")
         status = next((holder[k] for k in names.statuses if type(holder.get(k)) is int), 0)
         if status >= 400:

@@ -197,8 +197,7 @@ class RequestReader:
 
         LeftOutError: two requests have the id.
         """
-        sent = self._sent.get(custom_id, (None, None, (), ()))
-        if sent is None:
+        if (sent := self._sent.get(custom_id, (None, None, (), ()))) is None:
             raise LeftOutError("a custom_id that two requests have")
         prompt, temperature, processed, unread = sent
         return replace(

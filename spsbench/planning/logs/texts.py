@@ -257,8 +257,7 @@ class LogPlan:
         budget = tokens if request.ended_by_limit else request.budget or UNLIMITED
         room = room_of(tokens - request.first, budget - request.first, reach)
         for k, acceptances in zip(self.ks, by_k, strict=True):
-            method = Method(drafting, rule, constant(k))
-            if method not in self.rows:
+            if (method := Method(drafting, rule, constant(k))) not in self.rows:
                 tally = self._tally(method, self._priced_as(drafting))
                 self.rows[method] = LogRow(rounds=tally, baseline=baseline)
             expected = rounds(acceptances, k, room)

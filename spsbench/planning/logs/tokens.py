@@ -84,8 +84,7 @@ class LogTokenizer:
         LeftOutError: no ids and no tokenizer, an answer without a round, ids beyond the vocabulary,
         or a text or chat that cannot be tokenized. A prompt that is not known has no ids.
         """
-        answer = self._answer(request)
-        if answer is None:
+        if (answer := self._answer(request)) is None:
             raise LeftOutError("texts without token ids, and no tokenizer: name it by `tokenizer`")
         prompt = self._prompt(request.prompt) or []
         if not answer:

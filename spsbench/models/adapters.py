@@ -66,8 +66,7 @@ def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
         unused = wrapped.load_adapter(adapter.folder, "default").unexpected_keys
     except RuntimeError as error:
         what = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
-        expected = "an adapter of this base, in its own vocabulary"
-        raise adapter.error(what, expected) from error
+        raise adapter.error(what, "an adapter of this base, in its own vocabulary") from error
     missing = get_peft_model_state_dict(wrapped, save_embedding_layers=False).keys() - names
     for what, keys in (("lacks", missing), ("has no use for", unused)):
         if keys:

@@ -153,9 +153,8 @@ class ModelCache:
         """
         if cell.elsewhere:
             return self.encoder(cell)
-        has_draft_model = plan_of(cell.drafter).weights is Weights.MODEL
         located = [self._find(cell.target, cell.seed)]
-        if has_draft_model and cell.draft:
+        if plan_of(cell.drafter).weights is Weights.MODEL and cell.draft:
             located.append(self._find_draft(cell.draft, cell.seed))
         if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)
@@ -167,11 +166,10 @@ class ModelCache:
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
         """Return target's and draft's vocabularies; None: equal, no draft, or random weights."""
-        draft = cell.draft
-        if draft is None or cell.random:
+        if cell.draft is None or cell.random:
             return None
         target = self._find(cell.target, cell.seed)
-        return self._vocabularies(target, self._find_draft(draft, cell.seed))
+        return self._vocabularies(target, self._find_draft(cell.draft, cell.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
         """Load what a wish names: target, and draft model, head or tensors of a drafter's own.
@@ -236,8 +234,7 @@ class ModelCache:
 
     def _head(self, draft: ModelSpec, drafter: Spec, target: "LocatedModel") -> Head:
         """Return the head `draft` as `drafter` reads it, loaded once a target; SpsError: unfit."""
-        plain = (target.folder / "config.json").is_file()
-        config = read_config(target.folder) if plain else {}
+        config = read_config(target.folder) if (target.folder / "config.json").is_file() else {}
         drafter = head_part(drafter) or drafter
         answers = tuple((name, value) for name, value in drafter.args if name in OVERRIDES)
         make = partial(

@@ -7,6 +7,7 @@ time, memory and output.
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,12 +114,9 @@ def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
 
     files = []
     for name in names:
-        try:
-            files.append(
-                Path(hf_hub_download(ref.id, name, revision=ref.revision, local_files_only=offline))
-            )
-        except Exception:  # what is missing there raises kinds of several packages
-            continue
+        with suppress(Exception):  # what is missing there raises kinds of several packages
+            path = hf_hub_download(ref.id, name, revision=ref.revision, local_files_only=offline)
+            files.append(Path(path))
     return files
 
 
@@ -161,7 +159,6 @@ def render_chat(
         }
         for message in messages
     ]
-
     names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
     task = {
         "template": tokenizer.get_chat_template(),

@@ -38,10 +38,8 @@ def devices() -> list[Device]:
                 continue
             usable.append(Device(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
     if torch.backends.mps.is_available():
-        total = torch.mps.recommended_max_memory()
-        usable.append(
-            Device("mps", "Apple GPU", total, total - torch.mps.driver_allocated_memory())
-        )
+        total, taken = torch.mps.recommended_max_memory(), torch.mps.driver_allocated_memory()
+        usable.append(Device("mps", "Apple GPU", total, total - taken))
     return usable
 
 
@@ -127,5 +125,4 @@ def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.devi
 
 
 def _headers(files: Sequence[Path]) -> list[TensorHeader]:
-    safe = [path for path in files if path.suffix == ".safetensors"]
-    return list(read_headers(safe).values())
+    return [*read_headers([path for path in files if path.suffix == ".safetensors"]).values()]

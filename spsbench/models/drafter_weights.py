@@ -71,8 +71,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
     MissingError: no safetensors. DataError: a tensor is in two files, or they are damaged.
     """
     folder = _folder(spec, access, "drafter's own folder")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+    if not (files := sorted(folder.glob("*.safetensors"))):
         raise MissingError(
             f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )

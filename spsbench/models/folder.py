@@ -57,8 +57,7 @@ def locate(ref: ModelSpec, access: Access) -> Path:
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
     cache, once. UsageError: a local folder has a revision. DataError: remote code without a commit.
     """
-    local = local_folder(ref.id)
-    if local is not None:
+    if (local := local_folder(ref.id)) is not None:
         if ref.revision is not None:
             raise UsageError(
                 f"revision {ref.revision!r} of the folder {ref.id}: expected a hub id with it. "
@@ -248,8 +247,7 @@ def _check_tokenizer(folder: Path) -> None:
         )
     for path in paths:
         refuse_pointer(path)
-        size = path.stat().st_size
-        if size > TOKENIZER_LIMIT:
+        if (size := path.stat().st_size) > TOKENIZER_LIMIT:
             raise DataError(
                 f"{path.name} has {size} bytes ({path}): expected at most {TOKENIZER_LIMIT}. "
                 "Fetch the model again"

@@ -187,8 +187,7 @@ def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequen
         ],
         "unexpected_keys": [name for name in stored if _layer(name) in unequal],
     }
-    has_more = getattr(config, MORE_LAYERS, None)
-    check_complete(info, files[0].parent, None if has_more else model)
+    check_complete(info, files[0].parent, None if getattr(config, MORE_LAYERS, None) else model)
 
 
 def _layer(name: str) -> str:

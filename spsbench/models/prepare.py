@@ -200,8 +200,7 @@ def check_environment() -> None:
     for error in variable_errors():
         raise error
     for name in ("torch", "transformers"):
-        package = find_spec(name)
-        if package is None:
+        if (package := find_spec(name)) is None:
             raise MissingError(f"{name} is not installed ({sys.prefix}): expected it. Install it")
         if not package.submodule_search_locations:
             raise DataError(

@@ -317,8 +317,7 @@ def check_growth(folder: Path) -> None:
 
     Forty `Replace` rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not (path := folder / "tokenizer.json").is_file():
         return
     rules = read_object(path, TOKENIZER_LIMIT)
     for section in REWRITING:

@@ -81,8 +81,7 @@ def read_header(path: Path) -> Header:
         raise MissingError(
             f"no file {path.name} ({path}): expected a GGUF file. Check the path"
         ) from error
-    parts = head.values.get("split.count", 1)
-    if parts != 1:
+    if (parts := head.values.get("split.count", 1)) != 1:
         raise DataError(
             f"{path.name} is one of {parts} parts ({path}): expected a whole GGUF file. "
             "Unite the parts with llama-gguf-split --merge"
@@ -171,8 +170,7 @@ class _HeaderReader:
         return struct.unpack("<" + kind, self._take(struct.calcsize("<" + kind)))[0]
 
     def _count(self) -> int:
-        count = int(self._number("Q"))
-        if count > _MAX_ENTRIES:
+        if (count := int(self._number("Q"))) > _MAX_ENTRIES:
             self._bad(f"claims {count:,} entries")
         return count
 

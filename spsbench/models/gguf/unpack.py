@@ -126,8 +126,7 @@ class _ProgressLines(io.StringIO):
 
 def original_format(folder: str | Path) -> str | None:
     """Return packing and name of the GGUF file that `folder` was unpacked from; None: from none."""
-    path = Path(folder) / ORIGIN
-    if not path.is_file():
+    if not (path := Path(folder) / ORIGIN).is_file():
         return None
     origin_record = read_object(path, 1 << 16)
     return f"{origin_record.get('packing')} ({origin_record.get('file')})"
@@ -139,8 +138,7 @@ def blocks_in_words(folder: str | Path) -> str | None:
     "layers none" for a file without any, "damaged" for one that cannot be read. The header is read
     here, since safetensors loads numpy, and lists of models must not.
     """
-    path = Path(folder) / KEPT
-    if not path.is_file():
+    if not (path := Path(folder) / KEPT).is_file():
         return None
     try:
         with path.open("rb") as file:

@@ -142,8 +142,7 @@ def _pip() -> list[str]:
     """Return the command of a pip, of this environment or the PATH; MissingError: there is none."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    other = shutil.which("pip") or shutil.which("pip3")
-    if other is None:
+    if (other := shutil.which("pip") or shutil.which("pip3")) is None:
         raise MissingError(
             "pip is not installed (download): expected it to fetch a wheel. Install pip, or name "
             "a wheel that is here with `wheel`"

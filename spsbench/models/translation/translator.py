@@ -68,8 +68,7 @@ class ByText(Translator):
         """
         text = ""
         for at in range(self._read, len(tokens)):
-            content = self._written(tokens[at])
-            if content is not None:
+            if (content := self._written(tokens[at])) is not None:
                 text += self._bytes.decode(content)
             elif not (at == 0 and tokens[at] == self._target.bos):
                 self._go_on(text)
@@ -111,8 +110,7 @@ class ByText(Translator):
         """Return the bytes before the first token without any, and target's EOS if that is EOS."""
         content, eos = b"", self._target.eos
         for token in drafted:
-            part = self._draft.bytes_of[token]
-            if part is None:
+            if (part := self._draft.bytes_of[token]) is None:
                 return content, [eos] if token == self._draft.eos and eos is not None else []
             content += part
         return content, []
@@ -130,8 +128,7 @@ class ByText(Translator):
 
     def _pass(self, token: int) -> None:
         """Continue after a special token that the draft has by name, or leave one out."""
-        named = self._named.get(token)
-        if named is not None:
+        if (named := self._named.get(token)) is not None:
             self._done += [*self._reader.ids, named]
             self._reader = WordTokenizer(self._draft.words)
             self._bytes.reset()

@@ -397,8 +397,7 @@ def damage(head: Head, score: Callable[[Head], WiringScore]) -> Iterator[str]:
             yield f"{name} is constant"
             continue
         for what, repaired in repairs(tensor):
-            tensors = {**head.tensors, parameter: repaired}
-            after = score(replace(head, tensors=tensors, kept={}))
+            after = score(replace(head, tensors={**head.tensors, parameter: repaired}, kept={}))
             if after.accepted > before.accepted + ALIVE and after.beats(before):
                 yield f"{name} accepts {after.accepted:.2f} {what}"
 

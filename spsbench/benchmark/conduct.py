@@ -288,8 +288,7 @@ class Benchmark:
         It is OK without programs, and where nothing here can run them, unless `score` is True: then
         it is SANDBOX. A line logs where to score them.
         """
-        programs = any(part.task.programs for part in experiment.parts)
-        if not programs or self.place.score is False:
+        if self.place.score is False or not any(part.task.programs for part in experiment.parts):
             return Exit.OK
         if not is_installed(COMMANDS["score"][0]):
             log.info(

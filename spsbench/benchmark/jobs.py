@@ -116,10 +116,9 @@ class Answers:
             sample = self._samples[sample.after]
             if (cell, sample.id, repeat) not in self._texts:
                 raise UnansweredError(f"no answer to {sample.id}: expected one to go on from")
-            earlier = self._texts[cell, sample.id, repeat]
             turns[:0] = [
                 {"role": "user", "content": sample.prompt},
-                {"role": "assistant", "content": earlier},
+                {"role": "assistant", "content": self._texts[cell, sample.id, repeat]},
             ]
         return turns
 

@@ -168,11 +168,10 @@ class Maker(Work):
         calls = (partial(make_record, job, batch=batch) for job in group)
         tokens, failed = list[int](), 0
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
-            # processor seconds count all rows of the batch
-            rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]
             record = replace(
                 row.result,
-                rounds=rounds,
+                # processor seconds count all rows of the batch
+                rounds=[r._replace(processor_seconds=None) for r in row.result.rounds],
                 machine_seconds=row.share,
                 empty_seconds=max(0.0, row.share - row.seconds / cell.batch),
             )

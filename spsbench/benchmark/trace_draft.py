@@ -50,8 +50,7 @@ class DraftTracer:
         cell = cells[0]
         self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp_of(cell)
         self._processors = processors_of(cell, loaded)
-        site = LoadedDrafterContext(cell, loaded)
-        self.drafter: Drafter = make("drafters", cell.drafter, site)
+        self.drafter: Drafter = make("drafters", cell.drafter, LoadedDrafterContext(cell, loaded))
         self._has_probs = overrides(self.drafter, Drafter, "along")
         self.schedules = readers(cells) if self._has_probs else {}
         is_sampled = self.drafter.drawn is Drawn.IID

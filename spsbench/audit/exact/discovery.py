@@ -76,8 +76,7 @@ def target_probs(facts: Facts, draft: Draft) -> Tensor:
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, above, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    rows = [facts.q((*facts.text, *path)) for path in ((), *paths)]
-    q = torch.tensor(rows, dtype=torch.float64)
+    q = torch.tensor([facts.q((*facts.text, *path)) for path in ((), *paths)], dtype=torch.float64)
     if draft.probs is None or not paths:
         return q
     at = torch.tensor([parent + 1 for parent in above])

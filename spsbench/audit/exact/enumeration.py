@@ -249,8 +249,7 @@ def prove(case: Case) -> Proof:
     """Return the `Proof` over all paths of `case`, at both ends of cells; q completes one round."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
-        choices = [choice for choice, _ in walk.trail]
-        again = Walk(case, walk.q, walk.p, choices, upper=True).run()
+        again = Walk(case, walk.q, walk.p, [choice for choice, _ in walk.trail], upper=True).run()
         proof.low[walk.outcome] = proof.low.get(walk.outcome, 0.0) + walk.weight
         proof.high[again.outcome] = proof.high.get(again.outcome, 0.0) + walk.weight
         proof.constant &= walk.rounds == again.rounds and walk.trail == again.trail
@@ -276,11 +275,10 @@ def whole_texts(case: Case, q: Distribution, probs: dict[Outcome, float]) -> dic
     """
     texts: dict[Outcome, float] = {}
     for (output, finish), weight in probs.items():
-        left = 0 if finish else case.tokens - len(output)
         after = output_distribution(
             q,
             case.prompt + output,
-            left,
+            0 if finish else case.tokens - len(output),
             eos=case.eos,
             limit=case.target_limit,
             stop=lambda continued, begun=output: case.stop((*begun, *continued)),  # type: ignore[misc]

@@ -141,13 +141,12 @@ def draft_kind_of(spec: Spec) -> DraftKind:
     """Return the kind of a drafter; UsageError: there is none, or it refuses the arguments."""
     plan = plan_of(spec)
     every = not is_ours("drafters", spec) or spec.name in COMMON
-    upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MAX_K
     return DraftKind(
         str(spec),
         partial(open_over, drafter=spec),
         decision_points(spec) if is_ours("drafters", spec) else None,
         rule=None if every else usual_rule(plan),
-        upto=upto,
+        upto=UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MAX_K,
         how=plan.drawn if plan.tree else None,
     )
 

@@ -225,8 +225,7 @@ class Subject(NamedTuple):
     def simple(self, qp: QP, lookahead: int) -> Case:
         """Return the case of one round of K = `lookahead` in which q and p follow every text."""
         q, p = qp
-        setting = CaseSetting("", ToyPair(len(q)), lookahead, (0,))
-        case = self.case(setting, Constant(lookahead))
+        case = self.case(CaseSetting("", ToyPair(len(q)), lookahead, (0,)), Constant(lookahead))
         return replace(case, q=lambda text: q, p=lambda text: p)
 
     def settings(self) -> Iterator[tuple[CaseSetting, Schedule]]:

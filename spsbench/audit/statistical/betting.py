@@ -187,8 +187,7 @@ class EProcess:
 
     def take(self, evidence: Evidence) -> Floats:
         """Add tokens to `logs` and `peak`; return [n] the log of the capital after each of them."""
-        steps = bet_log_factors(evidence, self.band)
-        paths = self.logs + np.cumsum(steps, axis=0)
+        paths = self.logs + np.cumsum(bet_log_factors(evidence, self.band), axis=0)
         if len(paths) == 0:
             return np.zeros(0)
         self.logs = paths[-1]

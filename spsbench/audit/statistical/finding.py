@@ -177,8 +177,7 @@ class MethodAudit:
         tokens = self.evidence()
         if not len(tokens):
             return []
-        shares = [share_test(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
-        return shares + [
+        return [share_test(tokens, d, name) for d, name in enumerate(DIRECTIONS)] + [
             share_test(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
             for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length))
             for i, stratum in enumerate(names)

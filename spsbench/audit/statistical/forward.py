@@ -95,8 +95,7 @@ def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Ten
         rows = one_by_one(model, text, keep, prefill=len(text) - keep)
     else:
         ids = torch.tensor([list(text)], device=model.device)
-        out = model(input_ids=ids, use_cache=False, logits_to_keep=keep)
-        rows = out.logits[0, -keep:]
+        rows = model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits[0, -keep:]
     return (rows if rows.dtype == torch.float64 else rows.float()).cpu()
 
 

@@ -50,8 +50,7 @@ def compare_greedy(
     """
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
-    pairs = enumerate(zip(ars, sps, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), None)
+    at = next((i for i, (a, b) in enumerate(zip(ars, sps, strict=False)) if a != b), None)
     if at is None:  # one text ends before the other
         return Compared(name, GreedyKind.BUG)
     a, b = ars[at], sps[at]

@@ -201,8 +201,7 @@ def perform_in_order(
             next_index += 1
 
     texts = AuditTexts(cell=bench.cell, edge=bench.referee.edge, access=access)
-    processes = Workers(on=f"processes:{workers}")
-    map_units(processes, texts, enumerate(work), take, stop=lambda: over)
+    map_units(Workers(on=f"processes:{workers}"), texts, enumerate(work), take, stop=lambda: over)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,8 +118,7 @@ class TopLists:
         any, and `prompt` is what is equal for texts after equal prompts (None: unknown). Flaws are
         sums above 1, and tokens named by texts.
         """
-        logprobs = chain(own, repeat(-math.inf))
-        listed = list(map(list_row, rows, tokens, logprobs))
+        listed = list(map(list_row, rows, tokens, chain(own, repeat(-math.inf))))
         text = as_columns([self._columns_of(row) for row in listed], tokens)
         highest = max((row.total for row in listed), default=0.0)
         flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""

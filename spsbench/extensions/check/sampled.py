@@ -197,8 +197,7 @@ class Sampled:
         return not journal.asks and not all(key in journal for key in keys)
 
     def _prompt(self, index: int) -> str:
-        texts = self.plan.texts
-        return long_prompt(texts, index) if self._long else self.texts.prompt(index)
+        return long_prompt(self.plan.texts, index) if self._long else self.texts.prompt(index)
 
     def _temperature(self, index: int) -> float:
         return self.plan.temperatures[index % len(self.plan.temperatures)]

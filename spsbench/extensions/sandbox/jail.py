@@ -99,8 +99,7 @@ def confine(request):
     def call(number, *arguments):
         """Make system call `number` and return its result; OSError: it failed."""
         words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-        result = libc.syscall(ctypes.c_long(number), *words)
-        return checked(result, number)
+        return checked(libc.syscall(ctypes.c_long(number), *words), number)
 
     def control(*arguments):
         """Call prctl and return its result; OSError: it failed."""

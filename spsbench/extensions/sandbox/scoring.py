@@ -211,8 +211,7 @@ def _side_by_side(
     with retry_while_busy(lambda: _start_threads(workers)) as pool:
         try:
             while True:
-                room = 0 if stop() else 2 * workers - len(running)
-                for program in islice(waiting, room):
+                for program in islice(waiting, 0 if stop() else 2 * workers - len(running)):
                     running[pool.submit(run_program, level, program.source, limits)] = program
                 if not running:
                     return

@@ -39,8 +39,7 @@ class TextBatch:
     def in_continuation(self) -> Tensor:
         """Return [B * T] bool: rows that predict a token of the continuation."""
         rows = torch.arange(self.ids.shape[1], device=self.ids.device)
-        inside = (rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)
-        return inside.flatten()
+        return ((rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)).flatten()
 
     @property
     def next_tokens(self) -> Tensor:

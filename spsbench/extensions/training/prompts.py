@@ -155,8 +155,7 @@ def collect_prompts(
     `self` is skipped. DataError: a text of a benchmark, or a source without a new prompt.
     """
     prompts: dict[tuple[int, ...], None] = {}
-    sources = [name for name in options.prompts if name != SELF]
-    for name in sources:
+    for name in (name for name in options.prompts if name != SELF):
         before, longer = len(prompts), 0
         if before == options.count:
             log.info(f"note: {name} (`prompts`) is not read: those before it have all `count`")

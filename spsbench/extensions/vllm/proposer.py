@@ -46,8 +46,7 @@ class Proposer:
         try:
             ((kind, value),) = config[KEY].items()
             if kind == "script":
-                about = {"k": self._k, "vocab": self._vocab}
-                self._source = Script(Path(value), about)
+                self._source = Script(Path(value), {"k": self._k, "vocab": self._vocab})
             else:
                 most = int(vllm_config.scheduler_config.max_num_seqs) + ENDED
                 self._source = RuleDrafts(Spec.parse({"drafter": value}[kind]), most)

@@ -84,8 +84,7 @@ class QuantisedPanels(OverCodes, StandIn):
             both -= 0 if self.least else ZERO[self.bits]
             numbers = both.transpose(2, 3).reshape(count, -1, PANEL)
         numbers = numbers.transpose(1, 2).reshape(count * PANEL, room)[rows, : self.in_features]
-        minima = factors[1] if self.least else None
-        return Codes(numbers, factors[0], self.group, self.bits, minima)
+        return Codes(numbers, factors[0], self.group, self.bits, factors[1] if self.least else None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
         bias = None if self.bias is None else self.bias.detach().clone()

@@ -171,8 +171,7 @@ class CpuModelReplay(BodyReplay[ModelRequest]):
 
         `logits` are [1, keep, V], [1, 0, V] where unread; `hidden_states`: layer -> [1, m, D].
         """
-        size = Size(len(inputs.ids), inputs.keep)
-        outputs = self.make_pass(ModelRequest(inputs, end, size))
+        outputs = self.make_pass(ModelRequest(inputs, end, Size(len(inputs.ids), inputs.keep)))
         logits = outputs.get(LOGITS, self._no_logits)
         return SimpleNamespace(logits=logits, hidden_states=outputs)
 

@@ -35,8 +35,7 @@ class Norm(OverStock):
         self._dtype, centred = stock.weight.dtype, module_is_layer_norm(stock)
         self._adds_bias = self.bias is not None and not centred
         how = (self.bias, float(stock.eps)) if centred else (eps_of(stock), way_of(stock))
-        name = "layer_norm" if centred else "norm"
-        self._normalise = BoundOperator(name, self.weight, *how)
+        self._normalise = BoundOperator("layer_norm" if centred else "norm", self.weight, *how)
 
     def forward(self, x: Tensor) -> Any:
         """Return [..., width] normalised; in another dtype than the weight's by the stock norm."""
@@ -150,9 +149,8 @@ _rotate = BoundOperator("rotate")
 @contextmanager
 def one_rotation(layer: nn.Module) -> Iterator[None]:
     """Exchange rotation functions in `layer`'s Python modules, if `usual`, within the block."""
-    modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
     with ExitStack() as stack:
-        for module in modules:
+        for module in {sys.modules.get(type(part).__module__) for part in layer.modules()}:
             stock = getattr(module, NAME, None)
             done = isinstance(stock, partial) and stock.func is rotate  # by another pass
             if stock is not None and not done and usual(stock):

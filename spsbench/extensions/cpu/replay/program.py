@@ -154,8 +154,7 @@ class PassProgram:
         lists = [[recording.steps[n] for n in needed] for recording in recordings]
         steps = lists[0]
         args = [x for step in steps for x in step.args if x is not None]
-        numbers = [x.number for x in args if x.kind is OperandKind.INPUT]
-        self.inputs = 1 + max(numbers, default=-1)
+        self.inputs = 1 + max((x.number for x in args if x.kind is OperandKind.INPUT), default=-1)
         self._results = {first.outputs[name]: n for n, name in enumerate(self._outputs)}
         of_inputs = FIRST + len(self._outputs)
         of_tables = of_inputs + self.inputs

@@ -65,8 +65,7 @@ class Chained(HeadStudent):
         for d, (state, head) in enumerate(self.states(hidden, batch.ids, depth)):
             place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
             at, target_rows = select_continuation(batch, (first + place + 1 + d).flatten())
-            mine = state[:, : len(place)].flatten(0, 1)[at]
-            yield StudentPrediction(target_rows, head(mine))
+            yield StudentPrediction(target_rows, head(state[:, : len(place)].flatten(0, 1)[at]))
 
 
 class MedusaStudent(Chained):

@@ -197,14 +197,13 @@ class Eagle3Student(EagleStudent):
 
 def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
     """Return the keys that speculators' config.json has for any `kind`; `depth`: tokens drafted."""
-    proposal = {"proposal_type": "greedy", "speculative_tokens": depth}
     return {
         "speculators_model_type": kind,
         "speculators_version": SPECULATORS_VERSION,
         "speculators_config": {
             "algorithm": kind,
             "default_proposal_method": "greedy",
-            "proposal_methods": [proposal],
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": depth}],
             "verifier": {"name_or_path": target, "architectures": []},
         },
     }

@@ -137,10 +137,9 @@ class HeadStudent(Student):
     def tensors(self) -> dict[str, Tensor]:
         """Return the network's own weights, not copied, by their names in the head's format."""
         prefix, file_prefix = self.renamed
-        weights = self.network.state_dict().items()
         return {
             file_prefix + name.removeprefix(prefix) if name.startswith(prefix) else name: weight
-            for name, weight in weights
+            for name, weight in self.network.state_dict().items()
         }
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:

@@ -27,8 +27,7 @@ class RunPrompts:
         self._models: Rooms = lambda cell: replace(models(cell), clock=manifest.created)
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
-        self._folder = folder
-        self._digests = manifest.prompt_ids
+        self._folder, self._digests = folder, manifest.prompt_ids
         self._clocks = {
             placed.record.key: placed.start.clock
             for placed in placed_records(folder)

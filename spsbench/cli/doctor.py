@@ -65,10 +65,8 @@ def value_rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, size in values["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
     for name, size in values["fetched"].items():
-        yield (
-            "fetched",
-            f"{name}, {in_words(size)}" if size else f"not downloaded: sps models fetch {name}",
-        )
+        absent = f"not downloaded: sps models fetch {name}"
+        yield "fetched", f"{name}, {in_words(size)}" if size else absent
     for name, words in values["blocks"].items():
         if words:
             yield "blocks", f"{name}: {words}; --weights blocks runs them as they are"

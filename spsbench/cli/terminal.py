@@ -78,8 +78,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     room = get_terminal_size().columns - sum(widths) if is_terminal(sys.stdout) else 0
     for *cells, last in rows:
         first = "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        lines = wrap(last, room) if room > ROOM else [last]
-        yield first + ("\n" + " " * sum(widths)).join(lines)
+        yield first + ("\n" + " " * sum(widths)).join(wrap(last, room) if room > ROOM else [last])
 
 
 def is_terminal(stream: TextIO | None) -> bool:

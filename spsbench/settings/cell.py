@@ -212,8 +212,7 @@ class Cell(Configuration):
     guarantee: str = field(default="", compare=False)  # what the verifier promises; "": unknown
 
     def __post_init__(self) -> None:
-        guarantee = GUARANTEES.get(self.verifier.name, self.guarantee)
-        object.__setattr__(self, "guarantee", guarantee)
+        object.__setattr__(self, "guarantee", GUARANTEES.get(self.verifier.name, self.guarantee))
 
     @property
     def noise_key(self) -> str:

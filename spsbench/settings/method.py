@@ -40,8 +40,7 @@ class Drafting(NamedTuple):
         ValueError: the label begins with no spec of a drafter.
         """
         words = label.removesuffix(RANDOM).split(" ")
-        ends = (i for i in range(1, len(words)) if _is_whole(" ".join(words[:i])))
-        end = next(ends, len(words))
+        end = next((i for i in range(1, len(words)) if _is_whole(" ".join(words[:i]))), len(words))
         drafter, words = Spec.parse(" ".join(words[:end])), words[end:]
         dtype = words.pop() if len(words) > 1 and words[-1] in ("auto", *DTYPES) else ""
         quantised = words.pop() if len(words) > 1 and words[-1] in (BLOCKS, *QUANTISED) else ""

@@ -47,8 +47,7 @@ class FixedDrafter(Drafter):
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         self.tokens, self.parents = list(tokens), parents
-        self.tree = parents is not None
-        self.calls = 0
+        self.tree, self.calls = parents is not None, 0
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self.calls = 0

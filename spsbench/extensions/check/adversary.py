@@ -41,8 +41,7 @@ class Adversary:
         self.k, self.vocab = int(about["k"]), int(about["vocab"])
         journal.note(key, {"k": self.k, "vocab": self.vocab})
         ends = texts.weights.ends if texts.weights else ()
-        self.special = [*sorted(ends), 0, 1, 2, self.vocab - 1]
-        self.rare = self.special
+        self.rare = self.special = [*sorted(ends), 0, 1, 2, self.vocab - 1]
 
     async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
         """Play the scenarios of the parts; return "NAME, greedy" or "NAME, sampled" -> its result.

@@ -158,8 +158,7 @@ class CheckOptions(ProcessorSettings):
     @property
     def temperatures(self) -> tuple[float, ...]:
         """Return the temperatures of sampled texts in turn; by default 1, and 0.5 with weights."""
-        default = (1.0, 0.5) if self.weights else (1.0,)
-        return tuple(map(float, self.temperature)) or default
+        return tuple(map(float, self.temperature)) or ((1.0, 0.5) if self.weights else (1.0,))
 
     def audits(self, temperature: float) -> bool:
         """Return whether probabilities are known: by weights all above 0, else those of 1."""

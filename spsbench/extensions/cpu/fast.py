@@ -267,8 +267,7 @@ def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = Tru
     The reason says why linear layers stay stock ("": they do not); codes are packed all the same.
     `rounded`: their inputs may be, to 8 bits. RuntimeError: torch lacks a feature here.
     """
-    coded = bool(quantised_layers(model))
-    refused = None if coded and not any(slots(model)) else unpackable(model)
+    refused = None if quantised_layers(model) and not any(slots(model)) else unpackable(model)
     packing.reason = refused or ""
     size = 0 if refused else packed_bytes(model)
     with huge_pages(size + coded_bytes(model)):

@@ -47,8 +47,7 @@ class ModelRequest(NamedTuple):
         return type(self.inputs.cache), self.inputs.layers, self.inputs.masks is None, size
 
     def outputs(self, is_checked: bool) -> tuple[int, ...]:
-        unread = is_checked and self.inputs.unread
-        return *self.inputs.layers, *([] if unread else [LOGITS])
+        return *self.inputs.layers, *([] if is_checked and self.inputs.unread else [LOGITS])
 
 
 class ModelBody:
@@ -58,13 +57,11 @@ class ModelBody:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = ref(model)  # which lives as long as its sessions, not as its programs
-        self._dtype = model.dtype
-        self._has_run = False
+        self._dtype, self._has_run = model.dtype, False
         self.weights: Sequence[Tensor] = ()
         self._cache_forms: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of no tokens
         self._mask_layers = list[int]()  # by kind of mask: a layer that uses it; -1: none
-        self._outside = Outside(model)
-        self._windows = windows_of(model)
+        self._outside, self._windows = Outside(model), windows_of(model)
         mapped = self._windows is not None and self._windows.mapped
         self._mask_kinds = (FULL, SLIDING) if mapped else ("",)
 
@@ -220,8 +217,7 @@ class PositionTables:
 
     def __init__(self, recording: Recording, positions: Tensor, most: int | None) -> None:
         """Take tables from the recording of a pass over `positions`, of at most `most` rows."""
-        count = len(positions)
-        if any(not x.is_contiguous() or x.numel() % count for x in recording.tables):
+        if any(not x.is_contiguous() or x.numel() % len(positions) for x in recording.tables):
             raise UncoveredPassError("functions of positions that are no rows")
         self._recording, self._positions, self._most = recording, positions, most
         self._count, self._rows = 0, list[Tensor]()

@@ -134,8 +134,7 @@ class EagleStudent(HeadStudent):
             mine = outputs.view(texts, rows, -1)[:, d:].flatten(0, 1)[at]
             extra = None
             if self.regresses:
-                true = last.flatten(0, 1)[target_rows].to(dtype)
-                extra = self.regresses * feature(mine, true)
+                extra = self.regresses * feature(mine, last.flatten(0, 1)[target_rows].to(dtype))
             yield StudentPrediction(target_rows, self.network.scores(mine, self.target_head), extra)
             by_text = outputs.view(texts, rows, -1)  # the next pass reads the row before
             features = nn.functional.pad(by_text[:, :-1], (0, 0, 1, 0)).flatten(0, 1)

@@ -249,7 +249,8 @@ def make_parts(
         chosen = [request for request in requests if request.chat == chat]
         if not chosen:
             continue
-        prompted = (next(iter(chats.values())) if chat else None) or task
+        of_part = next(iter(chats.values())) if chat else None
+        prompted = of_part or task
         if table.limit is not None:
             count = sum(1 for _ in islice(prompted.samples(lambda sample: True), table.limit))
             if count < table.limit:

@@ -61,7 +61,7 @@ tgkill=131 prctl=167 prlimit64=261 socketpair=199 sendto=206
 
 def parse_numbers(table: str) -> dict[str, int]:
     """Return name -> number of a table such as `read=0 write=1`."""
-    return {name: int(n) for name, n in (entry.split("=") for entry in table.split())}
+    return {name: int(number) for name, number in (entry.split("=") for entry in table.split())}
 
 
 ALLOWED = {"x86_64": parse_numbers(_X86_64), "aarch64": parse_numbers(_AARCH64)}

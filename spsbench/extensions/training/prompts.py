@@ -155,7 +155,8 @@ def collect_prompts(
     `self` is skipped. DataError: a text of a benchmark, or a source without a new prompt.
     """
     prompts: dict[tuple[int, ...], None] = {}
-    for name in (name for name in options.prompts if name != SELF):
+    sources = [name for name in options.prompts if name != SELF]
+    for name in sources:
         before, longer = len(prompts), 0
         if before == options.count:
             log.info(f"note: {name} (`prompts`) is not read: those before it have all `count`")

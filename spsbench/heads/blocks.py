@@ -31,8 +31,7 @@ def text_config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
     `where` names the file in messages. DataError: transformers has no model of that `model_type`,
     or refuses the values.
     """
-    kind = values.get("model_type")
-    if kind not in CONFIG_MAPPING:
+    if (kind := values.get("model_type")) not in CONFIG_MAPPING:
         raise DataError(
             f"a prediction layer of {kind} ({where}): expected a model that transformers has. "
             f"{REMEDY}"

@@ -150,8 +150,7 @@ class DFlashNetwork(Marginal):
         super().__init__(shape, layers)
         layer = shape.layer
         self.deepest = shape.block - (0 if shape.from_first else 1)
-        read = len(shape.features) * shape.target_width
-        self.fc = nn.Linear(read, layer.width, bias=False)
+        self.fc = nn.Linear(len(shape.features) * shape.target_width, layer.width, bias=False)
         self.hidden_norm = nn.RMSNorm(layer.width, eps=layer.eps)
         self.stack = nn.ModuleList(Layer(layer, i) for i in range(shape.depth))
         self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
@@ -162,8 +161,7 @@ class DFlashNetwork(Marginal):
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
         """Cache keys and values of the fused rows, `past` the first place; return the last [H]."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
-        places = torch.arange(past, past + len(fused), device=fused.device)
-        turns = self.rotary(places, fused.dtype)
+        turns = self.rotary(torch.arange(past, past + len(fused), device=fused.device), fused.dtype)
         for layer in self.stack:
             attention: Any = layer.self_attn
             attention.append_kv(fused, turns, target.cache)

@@ -75,8 +75,7 @@ def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
             )
         name, width = head.names["fc.weight"], shape.target_width
         order = sorted(range(len(listed)), key=lambda i: listed[i])
-        columns = converted[name].reshape(-1, len(order), width)
-        converted[name] = columns[:, order].flatten(1)
+        converted[name] = converted[name].reshape(-1, len(order), width)[:, order].flatten(1)
         config[IDS] = sorted(listed)
     if verifier is not None:
         about = config.get("speculators_config")
@@ -149,9 +148,8 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
             f"a head with {lacking[0]} ({folder}): expected what SGLang's documentation "
             "describes. Train another"
         )
-    layer = shape.layer
     config = {
-        **flat_layer(layer),
+        **flat_layer(shape.layer),
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": shape.depth,
         "vocab_size": shape.vocab,
@@ -160,9 +158,7 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
         "norm_before_residual": False,
         "eagle_config": {IDS: [i - 1 for i in shape.features], "use_aux_hidden_state": True},
     }
-    named = {
-        rename_tensor(name, SGLANG_EAGLE3): tensor for name, tensor in read_tensors(head).items()
-    }
+    named = {rename_tensor(name, SGLANG_EAGLE3): t for name, t in read_tensors(head).items()}
     log.info("note: SGLang's form follows its documentation, and was never loaded there")
     return config, named
 

@@ -93,8 +93,7 @@ class Family(NamedTuple):
         Else the model type does, or prediction layers in a model (if `inside`), or tensors of all
         `marks`.
         """
-        kind = files.config.get("speculators_model_type")
-        if kind is not None:
+        if (kind := files.config.get("speculators_model_type")) is not None:
             return kind == self.name and not self.inside
         if self.kind and files.config.get("model_type") == self.kind:
             return True

@@ -60,9 +60,7 @@ def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> File
     paths = safetensors_files(folder)
     headers: dict[str, TensorHeader] = {}
     if not paths:
-        paths = next(
-            (pickles for pattern in PICKLES if (pickles := sorted(folder.glob(pattern)))), []
-        )
+        paths = next(filter(None, (sorted(folder.glob(pattern)) for pattern in PICKLES)), [])
     if not paths:
         raise MissingError(
             f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
@@ -159,8 +157,7 @@ def read_object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str,
 
 def check_kind(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError for a `model_type` of neither heads nor transformers; none at all passes."""
-    kind = config.get("model_type")
-    if kind is None:
+    if (kind := config.get("model_type")) is None:
         return
     is_known_kind = isinstance(kind, str) and (
         any(word in kind.lower() for word in WORDS) or in_transformers(kind)

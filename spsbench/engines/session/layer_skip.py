@@ -78,8 +78,7 @@ def _check_layers(count: int, variant: Variant) -> list[int]:
             f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "
             f"0 to {count - 1}"
         )
-    kept = [index for index in range(count) if index not in variant.layers]
-    if not kept:
+    if not (kept := [index for index in range(count) if index not in variant.layers]):
         raise UsageError(f"all of {count} layers left out: expected one or more to be kept")
     return kept
 

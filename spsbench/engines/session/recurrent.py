@@ -158,8 +158,7 @@ class RecurrentLM(EagerLM):
 
     def _check_room(self, rows: int) -> None:
         """Raise OutOfMemoryError where states of `rows` need over 64 MiB, and more than is free."""
-        need = rows * self._stateful.row_bytes
-        if need < CHECKED:
+        if (need := rows * self._stateful.row_bytes) < CHECKED:
             return
         host = self.device.type != "cuda"
         free = ram()[1] if host else torch.cuda.mem_get_info(self.device)[0]

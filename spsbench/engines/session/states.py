@@ -131,8 +131,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]
             if before != at:  # another branch of a tree
                 self.put(layer, self._empty[layer] if before < 0 else self.after[before][layer])
             results.append(run(j))
-            at = self.first + j
-            if at >= self.kept_from:
+            if (at := self.first + j) >= self.kept_from:
                 self.after.setdefault(at, {})[layer] = self.take(layer)
         return results
 

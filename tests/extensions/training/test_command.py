@@ -2,6 +2,7 @@
 
 import json
 import signal
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ SMALL = (
     *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
     *("--steps", "4", "--evaluations", "2", "--cost-seconds", "0", "--save-as", "float32"),
 )
+REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -107,31 +109,7 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
     assert ran.code == Exit.OK, ran.err
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "head --kind dflash",
-        "head --loss mse",
-        "head --top-p 0",
-        "draft --layers 3",
-        "head --prompts nowhere.jsonl",
-        "head --texts nowhere.jsonl",
-        "head --draft-vocab 1000",
-        "draft --from nowhere",
-        "draft --from x --layers 2",
-        "head --from x --draft-vocab 9",
-        "head --references nowhere.jsonl",
-        "draft --from x --pruned",
-        "draft --window 0",
-        "head --target nowhere",
-        "head --on-policy 0.5",
-        "draft --on-policy 0.5 --loss ce",
-        "head --not-from nowhere.jsonl",
-        "head --count 3",
-        "head --costs nowhere.json",
-        "draft --from infinite",
-    ],
-)
+@pytest.mark.parametrize("what", REFUSED["commands"])
 def test_a_refused_training_writes_nothing(sps, target, what, tmp_path):
     kind, *flags = what.split()
     if "infinite" in flags:

@@ -392,29 +392,6 @@ PROGRAM(bfloat16, bf16, bf16)
 ROTATE(float32, float, float)
 ROTATE(bfloat16, bf16, bf16)
 
-/* Codes are the nearest to the weights that there are, by their scale. */
-#define CODES(KIND, NUMBER, SHORT)                                                                 \
-    int codes_##KIND(const NUMBER *, int8_t *, uint16_t *, long, long, long, long, long, int, int);\
-    static void try_codes_##KIND(long rows, long width, long group, int bits) {                    \
-        long groups = (width + group - 1) / group;                                                 \
-        NUMBER *w = malloc(rows * width * sizeof *w);                                              \
-        int8_t *made = malloc(rows * width);                                                       \
-        uint16_t *scales = malloc(rows * groups * sizeof *scales);                                 \
-        for (long i = 0; i < rows * width; i++) w[i] = to_##SHORT(draw());                         \
-        codes_##KIND(w, made, scales, rows, width, 1, rows, group, bits, 2);                       \
-        for (long r = 0; r < rows; r++)                                                            \
-            for (long i = 0; i < width; i++) {                                                     \
-                double scale = of_half(scales[r * groups + i / group]);                            \
-                double off = fabs(of_##SHORT(w[i * rows + r]) - made[r * width + i] * scale);      \
-                int end = made[r * width + i] >= (bits == 8 ? 127 : 7);                            \
-                if (off > fabs(scale) * (end ? 1.01 : 0.501)) worst_##SHORT = INFINITY;            \
-            }                                                                                      \
-        free(w), free(made), free(scales);                                                         \
-    }
-
-CODES(float32, float, float)
-CODES(bfloat16, bf16, bf16)
-
 /* Whether `u` falls on token `id` of those that a warp keeps, which are few or of little mass before it. */
 static int falls_on(const double *weights, long tokens, const struct warp *warp, double top_p, long id, double u) {
     double *kept = malloc(tokens * sizeof *kept), all = 0, sum = 0, below = 0;
@@ -519,10 +496,6 @@ int main(int given, char **words) {
             BOTH(try_program, rows[c], widths[b] + widths[b] % 2);
             BOTH(try_cache, rows[c], 2 + b, rows[c] + (b ? 2 : 0), 16 * (1 + b % 3));
         }
-    for (long b = 0; b < COUNT(widths); b++) {
-        BOTH(try_codes, 7, widths[b], widths[b], 8);
-        BOTH(try_codes, 7, widths[b], 32, 4);
-    }
     long vocabs[] = {1, 15, 16, 17, 100, 300};
     struct warp warps[] = {{0, 1, 0, 0},   {0.3, 1, 0, 0},  {1, 1, 0, 0},    {5, 1, 0, 0},      {5, 0.8, 0, 0},
                            {5, 1, 0.1, 0}, {20, 1, 0, 3},   {20, 0.9, 0, 0}, {20, 0.5, 0.2, 9}, {1, 0.95, 0, 0}};

@@ -1,7 +1,8 @@
 """Acceptance statistics of engines, in this project's terms and in those of the engine.
 
 Per request: vLLM's `metrics.speculative_decoding` (rounds are those with a draft), SGLang's
-`meta_info.spec_*`, llama-server's `timings`. Per server: the difference of its counters at /metrics
+`meta_info.spec_*` or `sglext.spec_tokens_details`, TensorRT-LLM's `speculative_decoding` of a
+choice, llama-server's `timings`. Per server: the difference of its counters at /metrics
 before and after, which is valid only without other clients. Counts that cannot be true of the
 answer's tokens are refused, since what follows allocates by them.
 """
@@ -109,7 +110,8 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 def of_answer(answer: Answer) -> Acceptance | None:
     """Return an answer's counts; None: some are not told. RangeError: they cannot be true of it.
 
-    Read are vLLM's, SGLang's or llama-server's, whose rounds are tokens less those accepted.
+    Read are vLLM's, SGLang's, TensorRT-LLM's or llama-server's, whose rounds are tokens less those
+    accepted.
     """
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)
@@ -128,7 +130,11 @@ def of_answer(answer: Answer) -> Acceptance | None:
         kept = steps_by_position(
             first_known(sglang.spec_correct_drafts_histogram, sglang.spec_accept_histogram)
         )
-        source = "SGLang meta_info"
+        source = "SGLang, per request"
+    elif trtllm := answer.counts.trtllm:
+        rounds, accepted = trtllm.num_spec_steps, trtllm.total_accepted_draft_tokens
+        drafted, emitted, source = trtllm.total_draft_tokens, None, "TensorRT-LLM, per request"
+        kept = steps_by_position(trtllm.acceptance_histogram)
     elif llama := answer.counts.llama:
         drafted = llama.draft_n
         accepted = first_known(llama.draft_n_accepted, None if drafted else drafted)

@@ -188,6 +188,8 @@ class AnswerReader:
                 [wire.TokenLogprob(logprob=e.logprob, id=i) for i, e in (row or {}).items()]
                 for row in choice.prompt_logprobs or ()
             ]
+            self._count(trtllm=choice.speculative_decoding)
+        self._count(sglang=(chunk.sglext or {}).get("spec_tokens_details"))
         for part in (chunk, *(chunk.choices or ())):
             self._count(vllm=(part.metrics or {}).get("speculative_decoding"))
             timings = part.timings or {}

@@ -161,6 +161,7 @@ class Server:
                 body |= {"logprob_start_len": 0, "return_text_in_logprobs": True}
             return GENERATE, body
         body = {"model": self.model, "max_tokens": ask.tokens, **params}
+        body |= {"return_spec_tokens_details": True} if self.kind is Kind.SGLANG else {}
         body |= {SEED: ask.seed} if SEED not in self.refused else {}
         if ask.stream:
             body |= {"stream": True}

@@ -108,6 +108,7 @@ class Choice(Struct):
     stop_reason: Any = None
     metrics: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
+    speculative_decoding: dict[str, Any] | None = None  # TensorRT-LLM's counts
 
 
 class Chunk(Struct):
@@ -118,6 +119,7 @@ class Chunk(Struct):
     prompt_token_ids: list[TokenId] | None = None
     metrics: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
+    sglext: dict[str, Any] | None = None  # SGLang's
 
 
 class WireRow(Struct, array_like=True):
@@ -181,6 +183,13 @@ class SglangCounts(Struct, omit_defaults=True):
     spec_accept_histogram: Histogram | None = None
 
 
+class TrtllmCounts(Struct, omit_defaults=True):
+    num_spec_steps: Count | None = None
+    total_draft_tokens: Count | None = None
+    total_accepted_draft_tokens: Count | None = None
+    acceptance_histogram: Histogram | None = None
+
+
 class LlamaCounts(Struct, omit_defaults=True):
     draft_n: Count | None = None
     draft_n_accepted: Count | None = None
@@ -192,6 +201,7 @@ class Counts(Struct, omit_defaults=True):
 
     vllm: VllmCounts | None = None
     sglang: SglangCounts | None = None
+    trtllm: TrtllmCounts | None = None
     llama: LlamaCounts | None = None
     wrong: str | None = None  # why the counts of an answer cannot be true
 

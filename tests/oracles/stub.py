@@ -440,6 +440,10 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             "per_step_drafted": [drafted for _, drafted in steps],
         }
         answer["metrics"] = {"speculative_decoding": spec}
+    if stub.schema == "sglang" and stub.engine.k and body.get("return_spec_tokens_details"):
+        spec = {"spec_verify_ct": len(steps), "spec_num_correct_drafts": sum(made.accepted)}
+        spec |= {"spec_num_proposed_drafts": sum(made.drafted)}
+        answer["sglext"] = {"spec_tokens_details": spec}
     whole = {"prompt_token_ids": prompt} if vllm and body.get("return_token_ids") else {}
     if body.get("stream"):
         lasts = [min(last, len(made.ids)) for last in np.cumsum([a + 1 for a in made.accepted])]

@@ -167,6 +167,13 @@ def answer_with(counts, sizes=(7,), finish="length", **more):
     return Answer("x", [], [], [], finish, **more)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_chats_of_sglang_have_counts_too(stream):
+    _, answer = asked(Stub(schema="sglang"), Ask("a b", 12, chat=True, stream=stream))
+    counts = of_answer(answer)
+    assert counts.rounds < counts.rounds + counts.accepted == answer.tokens <= counts.drafted + 12
+
+
 def vllm(sizes, accepted, drafted):
     counts = {"num_spec_steps": len(accepted), "num_draft_tokens": sum(drafted)}
     counts |= {"num_accepted_draft_tokens": sum(accepted)}
@@ -195,14 +202,19 @@ def test_acceptance_of_one_answer_in_each_engines_words():
     new |= {"spec_verify_ct": 4, "spec_correct_drafts_histogram": {"0": 2, "1": 1, "2": 1}}
     old = {"spec_verify_ct": 4, "spec_accept_token_num": 3, "spec_draft_token_num": 8}
     old |= {"spec_accept_histogram": [2, 1, 1]}
+    trtllm = {"num_spec_steps": 4, "total_draft_tokens": 8, "total_accepted_draft_tokens": 3}
+    trtllm |= {"acceptance_histogram": [2, 1, 1]}
     llama = {"draft_n": 8, "draft_n_accepted": 3, "predicted_n": 7}
     answers = [vllm([7], [2, 0, 1, 0], [2] * 4)]
     answers += [answer_with({"sglang": old}), answer_with({"sglang": new})]
-    answers += [answer_with({"llama": llama})]
+    said = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 7}}
+    chosen = {"choices": [{"text": "x", "speculative_decoding": trtllm}]}
+    answers += [answer_of([(0.0, said | {"sglext": {"spec_tokens_details": new}})])]
+    answers += [answer_of([(0.0, said | chosen)]), answer_with({"llama": llama})]
     accepted = list(map(of_answer, answers))
-    assert [(a.rounds, a.drafted, a.accepted) for a in accepted] == [(4, 8, 3)] * 4
-    assert [a.emitted for a in accepted] == [None, 7, 7, 7]
-    assert [a.kept for a in accepted] == [(2, 1)] * 3 + [()]
+    assert [(a.rounds, a.drafted, a.accepted) for a in accepted] == [(4, 8, 3)] * 6
+    assert [a.emitted for a in accepted] == [None, 7, 7, 7, None, 7]
+    assert [a.kept for a in accepted] == [(2, 1)] * 5 + [()]
     assert of_answer(answer_with({})) is of_answers([]) is None
     rates = {name: value for name, value, _ in of_answers(answers[:1] * 2).rows()}
     assert rates["tokens a pass, accepted + 1"] == 1.75

@@ -1,4 +1,4 @@
-"""Text formats: table body and escaping, then Markdown, LaTeX, CSV and JSON; escapes of a page."""
+"""Text formats: table body, escaping; Markdown, LaTeX, CSV, JSON, golden lengths; page escapes."""
 
 import csv as writer
 import json as encoder
@@ -8,6 +8,7 @@ from html import escape as escape_html
 from io import StringIO
 from typing import Any
 
+from spsbench.errors import UsageError
 from spsbench.messages import visible
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import (
@@ -328,3 +329,36 @@ def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         },
         "paper": paper._asdict() if paper else None,
     }
+
+
+ENDS = "</think>"
+
+
+def golden(report: Report) -> str:
+    """Return mean lengths of rounds as YAML of InferenceX's golden lengths: model, mode, K -> mean.
+
+    A mean is 1 + accepted / rounds, of two decimals. The mode is `thinking_on` where one of a row's
+    texts ends a thought. Rows of one model that differ in more than mode and K have their names
+    behind the model's. UsageError: no row of a constant K above 0.
+    """
+    import yaml
+
+    rows = [(table, s) for table in report.tables for s in table.whole if s.cell.k]
+    if not rows:
+        raise UsageError("no row of a constant K above 0: expected one, for golden lengths")
+    read = {name: of_row for name, of_row in names(s for _, s in rows).items() if name != "target"}
+    parts = [
+        (table.title.run, *(part(s).removesuffix(f" K={s.cell.k}") for part in read.values()))
+        for table, s in rows
+    ]
+    differing = [at for at, texts in enumerate(zip(*parts, strict=True)) if len({*texts}) > 1]
+    thoughtful = {r.cell for table in report.tables for r in table.records() if ENDS in r.text}
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for (_, s), named in zip(rows, parts, strict=True):
+        model = ", ".join([str(s.cell.target), *(named[at] for at in differing if named[at])])
+        mode = "thinking_on" if s.cell.id in thoughtful else "thinking_off"
+        if s.accepted_length is not None and s.cell.k is not None:
+            curve = curves.setdefault(model, {}).setdefault(mode, {})
+            curve[s.cell.k] = round(1 + s.accepted_length.mean, 2)
+    head = "# Mean tokens of a round, 1 + accepted / rounds, by K: measured by sps bench\n"
+    return head + yaml.safe_dump(curves, sort_keys=False, allow_unicode=True, width=1000)

@@ -7,12 +7,17 @@ token comes more often than q / l. `ensemble` is `sps` towards a mixture of targ
 transformers' `assistant_ensemble_weight`. `synthetic` keeps tokens at a given rate.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from statistics import NormalDist
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from spsbench.errors import DataError
 from spsbench.loop.types import Draft, Guarantee, Noise
 from spsbench.methods.verifiers.sps import by_ratio, chain_probs, ratios
 from spsbench.methods.verifiers.walk_down import (
@@ -24,7 +29,10 @@ from spsbench.methods.verifiers.walk_down import (
     row_at,
     uniforms,
 )
+from spsbench.metrics.rates import alpha_for
 from spsbench.plugins import INSIDE, SHARE
+from spsbench.spec import K_MAX
+from spsbench.untrusted import cut, is_finite_number, read_text
 
 
 @dataclass(frozen=True)
@@ -100,18 +108,90 @@ class Ensemble(WalkDown):
 
 @dataclass(frozen=True)
 class Synthetic(WalkDown):
-    """A verifier that keeps each draft token with probability `alpha`: for timing only.
+    """A verifier that keeps drafted tokens by chance, whatever they are: for timing only.
 
-    The final token is the likeliest; the output is meaningless.
+    The final token is the likeliest; the output is meaningless. Each token is kept with chance
+    `alpha`, or, where `length` is given, with those of `synthetic_rates`. `length` is the mean of a
+    round's tokens, or a file of such means by K (`read_golden`, of which `curve` names one).
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
     accepts = CHAINS
 
-    ranges: ClassVar = {"alpha": SHARE}
+    ranges: ClassVar = {"alpha": SHARE, "length": (1, K_MAX + 1)}
 
     alpha: float = 0.8
+    length: float | str = ""
+    shape: str = "minvar"
+    curve: str = ""
+
+    def __post_init__(self) -> None:
+        if self.shape not in (shapes := ("minvar", "geometric", "normal")):
+            raise ValueError(f"shape is {self.shape!r}: expected {', '.join(shapes)}")
+        self._mean_length(1)  # so that a file is refused before a model is loaded
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        passed = uniforms(draft, q, noise) < self.alpha
-        return (passed, lambda end: row_at(q, end).argmax())
+        u = uniforms(draft, q, noise)
+        rates: float | Tensor = self.alpha
+        if len(u) and self.length != "":
+            rates = torch.tensor(
+                synthetic_rates(self.shape, self._mean_length(len(u)), len(u)), device=q.device
+            )
+        return (u < rates, lambda end: row_at(q, end).argmax())
+
+    def _mean_length(self, k: int) -> float:
+        """Return the mean for `k` drafted tokens; DataError: above those of a file, or unreadable.
+
+        A file's is that of the next larger K where it lacks `k`, as at the end of a text.
+        """
+        if not self.length or not isinstance(self.length, str):
+            return float(self.length or 1)
+        means = read_golden(self.length, self.curve)
+        if k > (most := max(means)):
+            raise DataError(f"K = {k} ({self.length}): expected up to {most}, as it has. Lower --k")
+        return means[min(known for known in means if known >= k)]
+
+
+@cache
+def synthetic_rates(shape: str, length: float, n: int) -> tuple[float, ...]:
+    """Return [n] chances to keep a drafted token if those before it are kept.
+
+    The number kept has the mean `length` - 1, if n is as large. `minvar`: it is the integer below
+    or above that (vLLM, ATOM, TensorRT-LLM; SGLang's match-expected, one draw for a whole batch).
+    `geometric`: all chances are equal (llama.cpp). `normal`: it is a normal number of deviation 1,
+    rounded and cut to 0 .. n, which moves the mean (SGLang's multinomial).
+    """
+    if shape == "geometric":
+        alpha = alpha_for(length, n)
+        return (1.0 if alpha is None else alpha,) * n
+    if shape == "minvar":
+        reached = [min(max(length - place, 0.0), 1.0) for place in range(1, n + 1)]
+    else:
+        reached = [NormalDist().cdf(length - place - 0.5) for place in range(1, n + 1)]
+    return tuple(b / a if a else 0.0 for a, b in pairwise([1.0, *reached]))
+
+
+@cache
+def read_golden(path: str, curve: str) -> Mapping[int, float]:
+    """Return K -> mean tokens of a round, read from a file of InferenceX's golden lengths.
+
+    Its YAML is {model: {curve: {K: mean}}}, a curve being `thinking_on` or the like; `curve` "" is
+    the only one. DataError: another form, no such curve or several, or a mean not in 1 .. K + 1.
+    """
+    import yaml
+
+    what = "golden acceptance lengths: {model: {thinking_on: {K: mean}}}"
+    text = read_text(path, what, 1 << 20)
+    try:
+        models = list(yaml.safe_load(text).values())
+        found = [(name, means) for curves in models for name, means in curves.items()]
+        chosen = [means for name, means in found if curve in ("", name)]
+        if len(chosen) != 1 or not chosen[0]:
+            raise ValueError(f"curve={curve!r}, of {', '.join(str(name) for name, _ in found)}")
+        (means,) = chosen
+        for k, mean in means.items():
+            if type(k) is not int or not is_finite_number(mean) or not 1 <= mean <= k + 1:
+                raise ValueError(f"{k}: {mean}")
+        return {k: float(means[k]) for k in sorted(means)}
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError) as e:
+        raise DataError(f"{cut(str(e), 120)} ({path}): expected {what}. Correct it") from e

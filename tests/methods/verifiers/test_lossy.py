@@ -1,5 +1,8 @@
 """Lossy rules keep the distribution that they state, and are labelled."""
 
+import operator
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
 
@@ -8,13 +11,13 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import ToyPair
-from spsbench.errors import PlugInError
+from spsbench.errors import DataError, PlugInError
 from spsbench.loop.guards import relaxing_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drawn, Guarantee
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.chain_rules import Ensemble, Lenient, Synthetic
+from spsbench.methods.verifiers.chain_rules import Ensemble, Lenient, Synthetic, synthetic_rates
 from spsbench.methods.verifiers.set_acceptance import TopK, Typical, longest
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import make
@@ -171,8 +174,8 @@ EVEN = torch.full((5, 8), 1 / 8)
 DRAFT = Draft(torch.tensor([1, 2, 3, 4]), EVEN[:4])
 
 
-def accepted(alpha, index):
-    verdict = Synthetic(alpha)(DRAFT, EVEN, PhiloxStream(0).round(index))
+def accepted(rule, index):
+    verdict = rule(DRAFT, EVEN, PhiloxStream(0).round(index))
     kept = [node for node in verdict.path.tolist() if node >= 0]
     assert kept == list(range(len(kept)))
     assert int(verdict.tested) == min(len(kept) + 1, 4)
@@ -180,8 +183,56 @@ def accepted(alpha, index):
 
 
 def test_the_synthetic_rate_is_the_given_one():
-    assert {accepted(1.0, i) for i in range(20)} == {4}
-    assert {accepted(0.0, i) for i in range(20)} == {0}
-    counts = [accepted(0.8, i) for i in range(1000)]
+    assert {accepted(Synthetic(1.0), i) for i in range(20)} == {4}
+    assert {accepted(Synthetic(0.0), i) for i in range(20)} == {0}
+    counts = [accepted(Synthetic(0.8), i) for i in range(1000)]
     expected = 0.8 + 0.8**2 + 0.8**3 + 0.8**4
     assert sum(counts) / len(counts) == pytest.approx(expected, abs=0.16)
+
+
+def chances(shape, length):
+    """Of keeping 0, 1, .. 4 tokens, by the chances of each."""
+    reached = [1.0, *accumulate(synthetic_rates(shape, length, 4), operator.mul), 0.0]
+    return [before - after for before, after in pairwise(reached)]
+
+
+@pytest.mark.parametrize("length", [1.0, 2.5, 3.24, 5.0])
+def test_a_synthetic_length_is_the_mean_of_a_round_by_three_laws(length):
+    least, equal, normal = (chances(shape, length) for shape in ("minvar", "geometric", "normal"))
+    for law in (least, equal):
+        assert sum(n * chance for n, chance in enumerate(law, 1)) == pytest.approx(length)
+    below = int(length)
+    assert [n for n, chance in enumerate(least, 1) if chance > 1e-9] == (
+        [below] if length == below else [below, below + 1]
+    )
+    steps = [b / a for a, b in pairwise(accumulate(equal[::-1])) if a]  # of n or more: no memory
+    assert length in (1.0, 5.0) or len({round(step, 9) for step in steps[1:]}) == 1
+    rounded = torch.normal(length, 1.0, (200_000,), generator=torch.Generator().manual_seed(0))
+    drawn = rounded.clamp(1, 5).round().long().bincount(minlength=6)[1:] / 200_000
+    assert normal == pytest.approx(drawn.tolist(), abs=0.005)
+
+
+def test_a_golden_file_has_the_length_of_each_k(tmp_path):
+    file = tmp_path / "golden.yaml"
+    file.write_text("# measured\nmodel:\n  thinking_on: {1: 2, 4: 3.5}\n  thinking_off: {4: 1}\n")
+    rule = Synthetic(length=str(file), curve="thinking_on")
+    counts = [accepted(rule, i) for i in range(400)]
+    assert set(counts) == {2, 3}
+    assert sum(counts) / 400 == pytest.approx(2.5, abs=0.1)
+    assert {accepted(Synthetic(length=str(file), curve="thinking_off"), i) for i in range(9)} == {0}
+    one = Draft(DRAFT.tokens[:1], EVEN[:1])
+    assert rule(one, EVEN[:2], PhiloxStream(0).round(0)).path.tolist() == [0]
+    with pytest.raises(DataError):  # five tokens, of which the file says nothing
+        rule(Draft(torch.arange(5), EVEN[:5]), EVEN, PhiloxStream(0).round(0))
+
+
+OTHER = "|[1]|a: 1|a: {x: {}}|a: {x: {4: 5.5}}|a: {x: {4: .9}}|a: {x: {4: .nan}}|a: {x: {y: 2}}"
+MORE = "a: [|a: {x: {4: 2}, y: {4: 2}}|a: &b [*b]|a: {x: {4: '2'}}"
+
+
+@pytest.mark.parametrize("text", [*OTHER.split("|"), *MORE.split("|")])
+def test_a_file_of_another_form_is_refused(text, tmp_path):
+    file = tmp_path / "golden.yaml"
+    file.write_text(text)
+    with pytest.raises(DataError):
+        Synthetic(length=str(file))

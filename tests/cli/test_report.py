@@ -6,6 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import yaml
 
 from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude_run
@@ -71,6 +72,9 @@ def test_every_format(sps, run):
     assert made == json.loads((run / "summary.json").read_text())
     both = json.loads(sps("report", str(run), str(run), "--format", "json").out)
     assert both == [made, made]
+    (modes,) = yaml.safe_load(sps("report", str(run), "--format", "golden").out).values()
+    lengths = {row["k"]: row["metrics"]["accepted_length"] for row in made["rows"] if row["k"]}
+    assert modes == {"thinking_off": {k: round(1 + x["mean"], 2) for k, x in lengths.items()}}
 
 
 def test_by_category(sps, run, tmp_path):

@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pyarrow.parquet
 import pytest
+import yaml
 
 from spsbench.errors import UsageError
+from spsbench.methods.verifiers.chain_rules import Synthetic
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries, time_quantiles
 from spsbench.reports.audits import audit_section
@@ -24,7 +26,7 @@ from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
 from spsbench.reports.run_tables import make_table, report_on
 from spsbench.reports.table import report_text
-from spsbench.reports.text import body, csv, csv_text, json, latex, report_markdown
+from spsbench.reports.text import body, csv, csv_text, golden, json, latex, report_markdown
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import RUN_SCHEMA
 from spsbench.store.run_folder import write_audits
@@ -32,7 +34,7 @@ from spsbench.store.starts import Memory
 from tests.golden.make import GOLDEN
 from tests.reports import pages
 from tests.reports.rows import ARS, LOADED, SPS, TITLE, summary
-from tests.simulation import cell, failure, run
+from tests.simulation import cell, failure, record, run
 
 REPORTERS = {
     "table": report_text,
@@ -52,6 +54,21 @@ def report(rows, title=TITLE, **medium):
 
 def text_of(made):
     return made if isinstance(made, str) else made.decode()
+
+
+def test_golden_lengths_of_unlike_rows_have_unlike_names(tmp_path):
+    drafted = replace(SPS, accepted_length=Estimate(1.234, None, None, 1))
+    cold = replace(drafted, cell=cell(4, temperature=0.0))
+    thoughts = [record(cold.cell, "0", 0, [], text="because</think>so")]
+    table = replace(make_table([ARS, drafted, cold], TITLE), records=lambda: iter(thoughts))
+    curves = yaml.safe_load(golden(Report("", [table])))
+    modes = [{"thinking_off": {4: 2.23}}, {"thinking_on": {4: 2.23}}]
+    assert list(curves.values()) == modes
+    assert all(name.startswith("large, ") for name in curves)
+    (tmp_path / "one.yaml").write_text(golden(report([drafted])))
+    Synthetic(length=str(tmp_path / "one.yaml"))  # is read as it was written
+    with pytest.raises(UsageError):
+        golden(report([ARS]))
 
 
 def test_what_matters_most_stands_first():

@@ -77,8 +77,7 @@ class RunPrompts:
         Raises:
             DataError: the record has no sample in the task, or another prompt.
         """
-        sample = self._samples.get((record.cell, record.sample))
-        if sample is None:
+        if (sample := self._samples.get((record.cell, record.sample))) is None:
             raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
         models = self._models(cell)

@@ -41,8 +41,7 @@ def show_what_can_be_shown() -> None:
     A stream that is closed at the start discards text.
     """
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
+        if (stream := getattr(sys, name)) is None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
         elif isinstance(stream, TextIOWrapper):

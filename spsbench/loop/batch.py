@@ -179,8 +179,7 @@ class BatchedLM:
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed tokens, in a common pass where the session shares it; return this row's scores."""
         fed = Fed(self._lm, tokens, keep, parents)
-        kind = self._shares(fed)
-        if kind is None:
+        if (kind := self._shares(fed)) is None:
             return self._lm.append(tokens, keep, parents)
         scores: Scores = self._batch.ask(self._order, kind, fed, _together)
         return scores

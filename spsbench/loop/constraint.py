@@ -138,8 +138,7 @@ class Constraint:
         """
         for row in (0, *(node + 1 for node in kept)):
             output = self._rows[row]
-            mask = self.mask(output)
-            if mask is None:
+            if (mask := self.mask(output)) is None:
                 raise DeadEndError(
                     f"the grammar allows no token after {len(output)} tokens of output (position "
                     f"{self._start + len(output)}): expected one, or the end of the text. Change "
@@ -161,8 +160,7 @@ class Constraint:
         mask = self._automaton.allowed()
         if not bool(mask.any()):
             return None
-        token = self._closing_token(output)
-        if token is not None:
+        if (token := self._closing_token(output)) is not None:
             mask = torch.zeros_like(mask)
             mask[list(self.eos) if token == END else token] = True
         return mask
@@ -191,8 +189,7 @@ class Constraint:
             beginning = output[:at]
             if beginning not in self._ends:
                 self._ends[beginning] = self._automaton.end() if self._move(beginning) else None
-            end = self._ends[beginning]
-            if end is None:
+            if (end := self._ends[beginning]) is None:
                 at += BLIND
                 continue
             spare = self._budget - at - len(end) - 1

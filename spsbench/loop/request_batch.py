@@ -81,8 +81,7 @@ class RequestBatch(Batch):
     @contextmanager
     def in_flight(self) -> Iterator[None]:
         """Count the block's time for the row whose request runs; outside of one count nothing."""
-        row = _row.get()
-        if row is None:
+        if (row := _row.get()) is None:
             yield
             return
         began, share = self._clock.at(self._in_flight)

@@ -36,8 +36,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
 
     A JSON text is closed within its budget unless `leave_open`. DataError: llguidance refuses it.
     """
-    kind = constraint_kind(cell)
-    if kind is None:
+    if (kind := constraint_kind(cell)) is None:
         return None
     tokens = tokens_of(loaded)
     automaton = MatcherAutomaton(tokens.matcher(kind, getattr(cell, kind)), loaded, tokens)

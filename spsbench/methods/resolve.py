@@ -122,8 +122,7 @@ def check_constraint(cell: CellRequest) -> None:
 
     It takes native or openai, one rank, no `stop` or `ignore_eos`. DataError: no text follows it.
     """
-    kind = constraint_kind(cell)
-    if kind is None:
+    if (kind := constraint_kind(cell)) is None:
         return
     if cell.decoder.name not in (OWN_LOOP, "openai"):
         raise UsageError(

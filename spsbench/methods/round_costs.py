@@ -105,8 +105,7 @@ def known_costs(cell: CellRequest) -> RoundCosts | None:
 def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
     """Keep costs for this process and, where the cache can be written, for later ones."""
     _known[key_of(cell)] = costs
-    path = costs_file()
-    if path is not None:
+    if (path := costs_file()) is not None:
         with suppress(OSError):
             write_whole(path, msgspec_json.encode({**read_kept(path), key_of(cell): costs}))
 
@@ -122,8 +121,7 @@ def key_of(cell: CellRequest) -> str:
 
 def costs_file() -> Path | None:
     """Return the path for this processor, threads and versions; None: no cache of the user's."""
-    folder = own_folder(FOLDER)
-    if folder is None:
+    if (folder := own_folder(FOLDER)) is None:
         return None
     threads = os.environ.get("OMP_NUM_THREADS", "")
     parts = (cpu_kind(), usable_cores(), threads, package_version("torch"), __version__)

@@ -57,8 +57,7 @@ def paired_change(
     if len(of_runs) != (4 if speedup else 2):
         return None
     rate = RATES["mean_token_time_ms" if speedup else figure]
-    pairs = pair_generations(of_runs, rate.denominator)
-    if pairs is None:
+    if (pairs := pair_generations(of_runs, rate.denominator)) is None:
         return None
 
     def ratio(*sides: Floats) -> Floats:

@@ -1,8 +1,10 @@
 """Parity of quality between SpS and ArS: paired differences and an equivalence test (TOST).
 
 Two one-sided tests (Schuirmann 1987) against a margin stated beforehand, paired by sample (Miller
-2024, arXiv 2411.00640), however many texts each sample has. Bounds (`intervals.upper`) hold for
-rare differences too, whose observed spread may be 0.
+2024, arXiv 2411.00640), however many texts each sample has. Where a run has all samples of a task
+and several answers to each, differences are by answer: the mean over these samples is asked for,
+and that they are fixed only lessens its spread (Hoeffding 1963, section 6). Bounds
+(`intervals.upper`) hold for rare differences too, whose observed spread may be 0.
 """
 
 import math
@@ -123,6 +125,7 @@ class Parity(NamedTuple):
     verdict: ParityVerdict
     usual: Estimate | None = None  # the difference with Student's interval over samples
     available: int | None = None  # samples that the task has; None = unknown
+    unit: str = "samples"  # what n counts; or "answers to all 164 samples", those of the task
 
     def __str__(self) -> str:
         """Return the verdict in words, with its margin or the shortfall where either decided."""
@@ -130,18 +133,18 @@ class Parity(NamedTuple):
         if self.verdict is ParityVerdict.IDENTICAL:
             return f"{self.verdict}, since all texts are equal"
         if self.verdict is ParityVerdict.EQUIVALENT:
-            return f"{self.verdict} within {margin}"
+            return f"{self.verdict} within {margin}{' on these' * (self.unit != 'samples')}"
         if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
             return f"{self.verdict} within {margin}, {self._shortfall}"
         return str(self.verdict)
 
     @property
     def _shortfall(self) -> str:
-        if self.available is not None and self.needed > self.available:
+        if self.unit == "samples" and self.needed > (self.available or self.needed):
             return f"more samples than the {self.available:,} of this task would be needed"
         if self.needed > MOST_NEEDED:
-            return f"more than {MOST_NEEDED:,} samples would be needed"
-        return f"about {self.needed:,} samples would decide"
+            return f"more than {MOST_NEEDED:,} {self.unit} would be needed"
+        return f"about {self.needed:,} {self.unit} would decide"
 
     @property
     def scale(self) -> int:
@@ -161,7 +164,8 @@ class Parity(NamedTuple):
         digits, scale = 2 if self.scale == 100 else 4, self.scale
         text = (
             f"{self.metric} {self.ars * scale:.{digits}f} with ArS, {self.sps * scale:.{digits}f} "
-            f"with SpS over {self.difference.n:,} samples, difference {self.shown.mean:+.{digits}f}"
+            f"with SpS over {self.difference.n:,} {self.unit}, "
+            f"difference {self.shown.mean:+.{digits}f}"
         )
         ends = [end for end in (self.shown.low, self.shown.high) if end is not None]
         if self.usual is not None and ends:
@@ -260,16 +264,24 @@ def parities_of(old: Qualities, new: Qualities, *, identical: bool = False) -> l
 
 
 def parities(
-    cells: Sequence[Cell], scores: Mapping[str, Qualities], identical: Container[str] = ()
+    cells: Sequence[Cell],
+    scores: Mapping[str, Qualities],
+    identical: Container[str] = (),
+    answers: Mapping[str, Qualities] | None = None,
 ) -> list[tuple[Cell, Parity]]:
     """Test each drafting cell against its K = 0 cell, if there is one, as `parities_of` does.
 
     `scores` is the id of every cell -> figure -> sample -> value, from 0 to 1; `identical` has the
-    ids of the cells whose texts equal those of their K = 0 cell.
+    ids of the cells whose texts equal those of their K = 0 cell. `answers` has the same by answer,
+    of cells with several answers to all samples of their task: two such are tested by answer.
     """
-    return [
-        (cell, test)
-        for cell in cells
-        if cell.k != 0 and (base := baseline(cell, cells)) is not None
-        for test in parities_of(scores[base.id], scores[cell.id], identical=cell.id in identical)
-    ]
+    tests = []
+    for cell in cells:
+        if cell.k != 0 and (base := baseline(cell, cells)) is not None:
+            of, unit = scores, "samples"
+            if answers and {base.id, cell.id} <= answers.keys():
+                samples = next(iter(scores[cell.id].values()))
+                of, unit = answers, f"answers to all {len(samples):,} samples"
+            found = parities_of(of[base.id], of[cell.id], identical=cell.id in identical)
+            tests += [(cell, test._replace(unit=unit)) for test in found]
+    return tests

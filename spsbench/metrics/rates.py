@@ -172,8 +172,7 @@ def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, E
     Methods of one prompt run one after another and mostly share the load of the machine. Where load
     changes from one to the next, only many pairs even it out; `Estimate.loaded` marks such figures.
     """
-    pairs = pair_generations([base, cell_tally], "started")
-    if pairs is None:
+    if (pairs := pair_generations([base, cell_tally], "started")) is None:
         return {}
     token_time, of_answer = RATES["mean_token_time_ms"], RATES["token_time_with_prefill_ms"]
     alpha, tau = RATES["alpha"], RATES["block_efficiency"]

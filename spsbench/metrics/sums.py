@@ -146,8 +146,7 @@ def totals(
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
     """Yield for each of `MEASURES` its sum as recorded and count (`tokens`, rounds, 1), or 0, 0."""
     for measure in MEASURES:
-        measured = getattr(record, measure.field)
-        if measured is None:
+        if (measured := getattr(record, measure.field)) is None:
             yield from (0.0, 0.0)
         elif measure.listed:
             yield from (sum(measured), len(measured))

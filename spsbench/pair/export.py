@@ -76,8 +76,7 @@ def export_drafter(
         return _export_rule(draft, out, verifier)
     access = access or Access()
     folder = locate(ModelSpec(draft), access)
-    family = family_of(folder)
-    if family is None:
+    if (family := family_of(folder)) is None:
         if verifier is not None:
             log.info("note: a draft model names no target: `verifier` is written nowhere")
         return _copy_model(folder, draft, engine, out)
@@ -140,8 +139,7 @@ def verifier_folder(verifier: str) -> Path | None:
     An absolute path that is not here is logged. MissingError: neither a folder, a hub id nor such a
     path. DataError: a drafting head.
     """
-    folder = local_folder(verifier)
-    if folder is None:
+    if (folder := local_folder(verifier)) is None:
         absolute = verifier.startswith("/") and verifier.isprintable()
         if not absolute and not is_hub_id(verifier):
             raise MissingError(

@@ -141,8 +141,7 @@ class Pair:
             SpsError: the message names the error and its remedy.
         """
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
-        prompts = prompts_in_batch(prompt)
-        if prompts is not None:
+        if (prompts := prompts_in_batch(prompt)) is not None:
             return self._generate_all(prompts, len(prompts) if batch is None else batch, how)
         if batch is not None:
             raise UsageError("batch with one prompt: expected a list of prompts. Leave batch out")
@@ -412,8 +411,7 @@ def _try_to_generate(
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     """Return a model's engine, choices and cache size, joined by "; "; unprepared: the spec's."""
-    choice = engine_config_of(model)
-    if choice is None:
+    if (choice := engine_config_of(model)) is None:
         return str(spec.engine)
     context, windows = context_of(model), windows_of(model)
     if context is not None and windows is not None:

@@ -124,8 +124,7 @@ class Comparison(NamedTuple):
     @property
     def speed(self) -> str:
         """Return the speed-up and times in a sentence, or why not: short texts, a busy machine."""
-        gained = self.speedup
-        if gained is None:
+        if (gained := self.speedup) is None:
             short, other = count_tokens(self.ars), count_tokens(self.sps)
             return (
                 f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
@@ -163,8 +162,7 @@ class Comparison(NamedTuple):
     @property
     def answer(self) -> str:
         """Return the whole answer's speed-up, tokens and times in a sentence; "": no speed-up."""
-        gained = self.answer_speedup
-        if gained is None:
+        if (gained := self.answer_speedup) is None:
             return ""
         times = ", ".join(
             f"{name} {text.metrics.answer_ms:.0f} ms for {count_tokens(text)} tokens, the first "

@@ -107,8 +107,7 @@ def _sampled_parts(audit: Values) -> Parts:
         f"e-value 10^{method['e_value_log10']:.2f} (alarm at 10^{alarm:.2f})."
         for method in methods
     ]
-    injected = audit["controls"]["injected"]
-    if injected is not None:
+    if (injected := audit["controls"]["injected"]) is not None:
         notes.append(
             f"Control: an injected bias of {injected['bias']:.3g} was caught in "
             f"{injected['caught']} of {injected['repeats']} repeats."

@@ -32,8 +32,7 @@ class Column:
 
     def text(self, summary: Summary, show: Show) -> str:
         """Format by `show`, `*` if loaded; ABSENT: none; UNDECIDED: a loaded gain, no interval."""
-        estimate = summary.figures.get(self.figure)
-        if estimate is None:
+        if (estimate := summary.figures.get(self.figure)) is None:
             return ABSENT
         if self.figure in GAINS and estimate.undecided:
             return UNDECIDED

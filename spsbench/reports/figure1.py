@@ -93,8 +93,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estim
     figure = "horizon_time_ms" if measured else "mean_token_time_ms"
     times = []
     for s in members:
-        estimate = s.figures.get(figure)
-        if estimate is not None:
+        if (estimate := s.figures.get(figure)) is not None:
             seconds = estimate.mean * (1e-3 if measured else s.horizon * 1e-3)
             times.append((s, Estimate(seconds, None, None, estimate.n, estimate.loaded)))
     return times, measured

@@ -238,8 +238,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
     names = Names(cells)
     by_line: dict[str, list[str]] = {}
     for cell in cells:
-        same = greedy.same(cell)
-        if same is None:
+        if (same := greedy.same(cell)) is None:
             continue
         line = "Greedy texts identical to those of ArS, and so of identical quality"
         if same.equal < same.of:

@@ -1,6 +1,6 @@
 """Convert run folders to a report: manifest, records of each setting, summaries, tables."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -205,9 +205,18 @@ def _table(source: RunData) -> Table:
     whole = [row for row in rows if row.group is None]
     scores = [score for score in source.scores if score.key in seen]
     quality = _qualities(whole, scores)
+    progress = progress_in(source.folder, source.manifest, cells, seen)
+    scored, planned = Counter(s.cell for s in scores), {} if progress is None else progress.planned
+    several = [
+        row  # with several answers to each of all samples of its task
+        for row in whole
+        if row.samples == source.samples_of(row.cell)
+        and row.samples < row.n == scored[row.cell.id] == planned.get(row.cell.id)
+    ]
+    answers = _qualities(several, scores, by_answer=True)
     paired = [
         (cell, parity._replace(available=source.samples_of(cell)))
-        for cell, parity in parities([row.cell for row in whole], quality, greedy.identical())
+        for cell, parity in parities([r.cell for r in whole], quality, greedy.identical(), answers)
     ]
     limits = ceilings(whole, memory, {cell: fmean(sizes) for cell, sizes in prompts.items()})
     notes = _notes(source, machines, whole, paired, limits)
@@ -218,7 +227,6 @@ def _table(source: RunData) -> Table:
         "models": digests(source.manifest.fingerprint, source.cells),
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
-    progress = progress_in(source.folder, source.manifest, cells, seen)
     if progress is not None:
         identity |= {"done": progress.done, "planned": progress.total}
     table = make_table(
@@ -239,13 +247,16 @@ def _table(source: RunData) -> Table:
     return with_batch_figures(table, table.whole)
 
 
-def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qualities]:
-    """Return cell id -> quality by sample, per cent as shares; empty for a row without scores."""
+def _qualities(
+    rows: Sequence[Summary], scores: Iterable[Score], *, by_answer: bool = False
+) -> dict[str, Qualities]:
+    """Return cell id -> quality by sample or answer, per cent as shares; empty without scores."""
     by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
     for score in scores:
         if score.cell in by_cell:
             scaled = {n: v / 100 if is_percent(n) else v for n, v in score.metrics.items()}
-            by_cell[score.cell].append(Score(*score.key, scaled))
+            answer = score.cell, f"{score.sample}/{score.repeat}", 0
+            by_cell[score.cell].append(Score(*(answer if by_answer else score.key), scaled))
     return {row.cell.id: qualities(by_cell[row.cell.id], combine_of(row.cell)) for row in rows}
 
 

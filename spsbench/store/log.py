@@ -134,8 +134,7 @@ def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any
     """Yield each line's end in bytes and record, up to an `is_torn` line; DataError: damage."""
     end = 0
     for number, line in enumerate(file):
-        values = decode_record(line, number)
-        if values is None:
+        if (values := decode_record(line, number)) is None:
             if is_torn(line, file):
                 return
             raise DataError(

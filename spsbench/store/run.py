@@ -269,8 +269,7 @@ def _merged_lines(runs: dict[Path, Manifest], first: Manifest) -> Iterator[Mappi
         for path in logs_of(folder).values():
             reader = LogReader(path)
             for values in iterate(path):
-                placed = reader.take(values)
-                if placed is None:
+                if (placed := reader.take(values)) is None:
                     if "note" in values and latest.get(None) is reader.latest[None]:
                         yield values
                 elif once.is_new(placed.record, path):

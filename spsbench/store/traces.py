@@ -289,8 +289,7 @@ class TraceWriter(HeadedLog):
 
     def declare(self, draft: DraftOf) -> None:
         """Write a draft once, again when first inexact; MismatchError: its identity differs."""
-        declared = self.known.drafts.get(draft.name)
-        if declared is not None:
+        if (declared := self.known.drafts.get(draft.name)) is not None:
             refuse(draft, declared, self.path)
             draft = replace(draft, exact=draft.exact and declared.exact)
         if declared != draft:

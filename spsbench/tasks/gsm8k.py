@@ -154,8 +154,7 @@ def digits(text: str) -> str:
 
 def _sample(number: int, row: FileRow) -> Sample:
     """Return a row as a sample, by its id or `number`; DataError: no question, no marked answer."""
-    reference = marked_number(row.text("answer"))
-    if reference is None:
+    if (reference := marked_number(row.text("answer"))) is None:
         raise DataError(
             f"'answer' ({row.where}): expected a line '#### NUMBER' at its end. Correct the line"
         )

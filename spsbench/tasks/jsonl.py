@@ -211,8 +211,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
 
 def _schema(row: FileRow) -> str:
     """Return `json_schema`, an object or its text, as text; "": none; SpsError: it is unusable."""
-    value = row.values.get("json_schema")
-    if value is None:
+    if (value := row.values.get("json_schema")) is None:
         return ""
     where = f"'json_schema' ({row.where})"
     if not isinstance(value, dict | str) or (value and isinstance(value, str) and value[0] != "{"):

@@ -79,8 +79,7 @@ class VerdictLog(HeadedLog):
         """Return the programs without a verdict; MismatchError: another was judged by that key."""
         missing = []
         for program in programs:
-            judged = self.judged.get(program.key)
-            if judged is None:
+            if (judged := self.judged.get(program.key)) is None:
                 missing.append(program)
             elif judged.program != program.digest:
                 raise MismatchError(
@@ -105,8 +104,7 @@ class VerdictLog(HeadedLog):
 def read_verdicts(path: Path) -> tuple[Settings, list[Judged]]:
     """Return the settings and verdicts of a log, empty where there is none; DataError: damaged."""
     lines = iterate(path) if path.exists() else iter(())
-    first = next(lines, None)
-    if first is None:
+    if (first := next(lines, None)) is None:
         return {}, []
     return _header(first, path), [_parse_judged(values, path) for values in lines]
 

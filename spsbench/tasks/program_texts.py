@@ -43,8 +43,7 @@ _RETURNS = re.compile(r"^[ \t]++(return|yield)\b", re.MULTILINE)
 
 def program(problem: Problem, answer: str) -> str:
     """Return the program of an instruct model's answer; without code one that fails, saying so."""
-    code = defining_code(problem.entry_point, answer)
-    if code is not None:
+    if (code := defining_code(problem.entry_point, answer)) is not None:
         return problem.judged(f"{text_before_function(problem)}\n{code}")
     body = body_block(answer)
     return f"raise SystemError({NOTHING!r})\n" if body is None else problem.program(body)
@@ -151,8 +150,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Programs:
     for record in records(folder):
         if record.cell not in cells or record.error is not None:
             continue
-        problem = problems.get(record.sample)
-        if problem is None:
+        if (problem := problems.get(record.sample)) is None:
             raise _unknown_task(record.sample, str(folder))
         chat = cells[record.cell].chat
         source = program(problem, record.answer) if chat else problem.program(record.text)

@@ -173,3 +173,38 @@ def test_identical_texts_need_no_sample_more():
     unlike = [*scores[:-1], replace(scores[-1], metrics={"rouge2": 0.0})]
     ((_, noisy),) = parities(cells, by_cell(cells, unlike), identical={cells[1].id})
     assert noisy.verdict is ParityVerdict.UNDECIDED  # equal texts were scored unlike
+
+
+def answered(chance, samples=164, repeats=24, seed=0):
+    """Scores of a cell by sample and by answer, solved with a sample's `chance` each."""
+    passed = np.random.default_rng(seed).random((samples, repeats)) < chance[:, None]
+    by_sample = {f"s{i}": float(row.mean()) for i, row in enumerate(passed)}
+    by_answer = {f"s{i}/{j}": float(x) for i, row in enumerate(passed) for j, x in enumerate(row)}
+    return {"pass@1": by_sample}, {"pass@1": by_answer}
+
+
+CHANCE = np.where(np.arange(164) % 20 == 0, 0.8, 0.01)
+
+
+def test_answers_to_all_samples_of_a_task_decide_where_its_samples_are_too_few():
+    cells = [cell(0), cell(4)]
+    made = {of.id: answered(CHANCE, seed=of.k) for of in cells}
+    by_sample, by_answer = ({name: both[i] for name, both in made.items()} for i in (0, 1))
+    ((_, few),) = parities(cells, by_sample)
+    ((_, found),) = parities(cells, by_sample, answers=by_answer)
+    assert (few.verdict, found.verdict) == (ParityVerdict.UNDECIDED, ParityVerdict.EQUIVALENT)
+    assert (found.ars, found.sps) == pytest.approx((few.ars, few.sps))
+    assert (few.difference.n, found.difference.n) == (164, 164 * 24)
+    one_alone = {cells[0].id: by_answer[cells[0].id]}
+    assert parities(cells, by_sample, answers=one_alone) == [(cells[1], few)]
+
+
+def test_answers_are_seldom_called_equivalent_at_the_margin():
+    margin = parity_margins()["pass@1"]
+    worse = CHANCE + margin * 164 / (CHANCE < 0.5).sum() * (CHANCE < 0.5)
+    said = 0
+    for seed in range(0, 200, 2):
+        ars, sps = (answered(c, seed=s)[1] for c, s in ((CHANCE, seed), (worse, seed + 1)))
+        test = parity("pass@1", ars["pass@1"], sps["pass@1"], margin)
+        said += test.verdict is ParityVerdict.EQUIVALENT
+    assert said <= 11  # of 100 with a chance of 0.05 each: more in one case of 240

@@ -202,8 +202,7 @@ def run_plans(
             for options in option_sets:
                 if plans and "adapter" in options and options.get("out"):
                     share_costs(plans[0].folder, Path(options["out"]))
-                plan = make_plan(task, **callbacks, **options)
-                if plan is None:
+                if (plan := make_plan(task, **callbacks, **options)) is None:
                     say(farewell)
                     return interrupt.code
                 plans.append(plan)

@@ -182,8 +182,7 @@ class OpenAiDecoder(Decoder):
         With `has_ids` a chat's server is also asked whether it takes prompts as ids. DataError: an
         engine that this decoder does not speak to.
         """
-        server = _servers.get(self._key)
-        if server is None:
+        if (server := _servers.get(self._key)) is None:
             server = await detect_engine(client, self._model or None, chat=self._cell.chat)
             if self._cell.chat and has_ids:
                 await probe_ids(server)

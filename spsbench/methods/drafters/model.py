@@ -99,8 +99,7 @@ def rolled_out(
     """
     if len(u) < 2 or not isinstance(warp, Warp):
         return None
-    roll = frontier.roll_out(logits, u[:-1], warp, first)
-    if roll is None:
+    if (roll := frontier.roll_out(logits, u[:-1], warp, first)) is None:
         return None
     probs = warp(torch.cat([logits, roll[1]]))  # [n, V]
     drawn = sample(probs, u)

@@ -107,8 +107,7 @@ class RecyclingDrafter(LookUpDrafter):
     def _count_hits(self, x: Sequence[int]) -> None:
         """Count the new tokens whose predecessor had a row, and the ranks at which it had them."""
         for before, token in zip(x[self._drafted_at - 1 :], x[self._drafted_at :], strict=False):
-            row = self._rows.get(before)
-            if row is not None:
+            if (row := self._rows.get(before)) is not None:
                 self._looked_up += 1
                 if token in row:
                     self._hits[row.index(token)] += 1

@@ -165,8 +165,7 @@ def paired_runs(
     for table, sums, labels, run in [*zip(tables, aggregates, names, run_names, strict=True)][1:]:
         for cell in sums.cells.values():
             name = labels.full(cell)
-            base = bases.get((cell.task, name))
-            if base is None:
+            if (base := bases.get((cell.task, name))) is None:
                 continue
             before, after = aggregates[0].tallies[base.id], sums.tallies[cell.id]
             if before.keys and after.keys:

@@ -360,5 +360,7 @@ def golden(report: Report) -> str:
         if s.accepted_length is not None and s.cell.k is not None:
             curve = curves.setdefault(model, {}).setdefault(mode, {})
             curve[s.cell.k] = round(1 + s.accepted_length.mean, 2)
-    head = "# Mean tokens of a round, 1 + accepted / rounds, by K: measured by sps bench\n"
-    return head + yaml.safe_dump(curves, sort_keys=False, allow_unicode=True, width=1000)
+    written = yaml.safe_dump(curves, sort_keys=False, allow_unicode=True, width=1000)
+    return (
+        f"# Mean tokens of a round, 1 + accepted / rounds, by K: measured by sps bench\n{written}"
+    )

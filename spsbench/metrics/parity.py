@@ -269,11 +269,12 @@ def parities(
     identical: Container[str] = (),
     answers: Mapping[str, Qualities] | None = None,
 ) -> list[tuple[Cell, Parity]]:
-    """Test each drafting cell against its K = 0 cell, if there is one, as `parities_of` does.
+    """Test each drafting cell that has a K = 0 cell against that, as `parities_of` does.
 
     `scores` is the id of every cell -> figure -> sample -> value, from 0 to 1; `identical` has the
     ids of the cells whose texts equal those of their K = 0 cell. `answers` has the same by answer,
-    of cells with several answers to all samples of their task: two such are tested by answer.
+    of cells with several answers to all samples of their task: two such are tested by answer,
+    others by sample.
     """
     tests = []
     for cell in cells:

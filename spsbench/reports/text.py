@@ -337,9 +337,9 @@ ENDS = "</think>"
 def golden(report: Report) -> str:
     """Return mean lengths of rounds as YAML of InferenceX's golden lengths: model, mode, K -> mean.
 
-    A mean is 1 + accepted / rounds, of two decimals. The mode is `thinking_on` where one of a row's
-    texts ends a thought. Rows of one model that differ in more than mode and K have their names
-    behind the model's. UsageError: no row of a constant K above 0.
+    A mean is 1 + accepted / rounds, of two decimals, of rows of a constant K that have rounds. The
+    mode is `thinking_on` where one of a row's texts has `</think>`, else `thinking_off`. Names in
+    which rows differ, as of task and setting, stand behind each model's. UsageError: no such K.
     """
     import yaml
 

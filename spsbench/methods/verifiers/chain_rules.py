@@ -110,9 +110,10 @@ class Ensemble(WalkDown):
 class Synthetic(WalkDown):
     """A verifier that keeps drafted tokens by chance, whatever they are: for timing only.
 
-    The final token is the likeliest; the output is meaningless. Each token is kept with chance
-    `alpha`, or, where `length` is given, with those of `synthetic_rates`. `length` is the mean of a
-    round's tokens, or a file of such means by K (`read_golden`, of which `curve` names one).
+    The token after the kept ones is the target's likeliest; the output is meaningless. A token is
+    kept with chance `alpha`, or, where `length` is given, with the chances of `synthetic_rates` for
+    the tokens drafted in this round. `length` is the mean of a round's tokens, or the path of a
+    file of such means by K (`read_golden`; `curve` names one of its curves).
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
@@ -140,9 +141,10 @@ class Synthetic(WalkDown):
         return (u < rates, lambda end: row_at(q, end).argmax())
 
     def _mean_length(self, k: int) -> float:
-        """Return the mean for `k` drafted tokens; DataError: above those of a file, or unreadable.
+        """Return the mean tokens of a round of `k` drafted ones; 1 without a `length`.
 
-        A file's is that of the next larger K where it lacks `k`, as at the end of a text.
+        A file that lacks `k` has it by its next larger K, as at the end of a text. DataError: it
+        has none so large, or as `read_golden`.
         """
         if not self.length or not isinstance(self.length, str):
             return float(self.length or 1)
@@ -156,10 +158,11 @@ class Synthetic(WalkDown):
 def synthetic_rates(shape: str, length: float, n: int) -> tuple[float, ...]:
     """Return [n] chances to keep a drafted token if those before it are kept.
 
-    The number kept has the mean `length` - 1, if n is as large. `minvar`: it is the integer below
-    or above that (vLLM, ATOM, TensorRT-LLM; SGLang's match-expected, one draw for a whole batch).
-    `geometric`: all chances are equal (llama.cpp). `normal`: it is a normal number of deviation 1,
-    rounded and cut to 0 .. n, which moves the mean (SGLang's multinomial).
+    The number kept has the mean `length` - 1, or n where that is less. `minvar`: it is the integer
+    below or above (vLLM, ATOM, TensorRT-LLM; SGLang's match-expected, there one draw
+    for a whole batch). `geometric`: all chances are equal (llama.cpp). Any other shape: it is a
+    normal number of that mean and deviation 1, rounded and cut to 0 .. n, which moves the mean
+    (SGLang's multinomial). A chance that never matters is 0.
     """
     if shape == "geometric":
         alpha = alpha_for(length, n)
@@ -175,8 +178,9 @@ def synthetic_rates(shape: str, length: float, n: int) -> tuple[float, ...]:
 def read_golden(path: str, curve: str) -> Mapping[int, float]:
     """Return K -> mean tokens of a round, read from a file of InferenceX's golden lengths.
 
-    Its YAML is {model: {curve: {K: mean}}}, a curve being `thinking_on` or the like; `curve` "" is
-    the only one. DataError: another form, no such curve or several, or a mean not in 1 .. K + 1.
+    Its YAML is {model: {curve: {K: mean}}}, a curve being `thinking_on` or the like. `curve` ""
+    takes the only curve of all models. DataError: unreadable, another form, no such curve or
+    several, no K in it, or a K that is no integer, or a mean not in 1 .. K + 1.
     """
     import yaml
 

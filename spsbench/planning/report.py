@@ -274,7 +274,7 @@ class Planned:
 
 def drafter_in(forecasts: Forecasts) -> Prediction:
     """Return the best prediction with a model or a head, or else the best of all."""
-    return next((f for f in forecasts.by_method if f.method.drafting.model), forecasts.best)
+    return next((f for f in forecasts.by_method if f.method.drafting.model), None) or forecasts.best
 
 
 def advise(base: Planned, adapted: Planned) -> str:

@@ -150,7 +150,7 @@ class Synthetic(WalkDown):
             return float(self.length or 1)
         means = read_golden(self.length, self.curve)
         if k > (most := max(means)):
-            raise DataError(f"K = {k} ({self.length}): expected up to {most}, as it has. Lower --k")
+            raise DataError(f"K = {k} ({self.length}): expected up to {most}, as it has. Lower `k`")
         return means[min(known for known in means if known >= k)]
 
 

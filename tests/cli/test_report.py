@@ -11,6 +11,7 @@ import yaml
 from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude_run
 from spsbench.store.log import encode_record, iterate
+from tests.variants import first
 
 BY_GROUP = ("--by", "group")
 RESULTS = Path(__file__).parents[1] / "reports" / "results_of_others"
@@ -77,18 +78,24 @@ def test_every_format(sps, run):
     assert modes == {"thinking_off": {k: round(1 + x["mean"], 2) for k, x in lengths.items()}}
 
 
-def test_quality_is_by_answer_where_all_samples_have_several(sps, tmp_path):
-    models = ("--target", "nano", "--k", "1", "-n", "4")
+@pytest.mark.parametrize(
+    ("task", "unit"),
+    first(
+        1,
+        [
+            ("xsum:data=mini,count=9", "18 answers to all 9 samples"),
+            ("xsum:data=mini --limit 9", "9 samples"),
+        ],
+    ),
+)
+def test_quality_is_by_answer_where_all_samples_have_several(sps, tmp_path, task, unit):
+    models = ("--target", "nano", "--k", "1", "-n", "4", "--out", str(tmp_path / "run"))
     sampled = ("--temperature", "1", "--samples", "2", "--warmup", "0", "--chat", "off")
-    for task, unit in (("count=9", "18 answers to all 9 samples"), ("limit", "9 samples")):
-        limit = ("--limit", "9") if task == "limit" else ()
-        named = "xsum:data=mini" + (f",{task}" if not limit else "")
-        folder = tmp_path / task
-        ran = sps("bench", named, *limit, *models, *sampled, "--out", str(folder))
-        assert ran.code == 0, ran.err
-        remarks = json.loads((folder / "summary.json").read_text())["remarks"]
-        (line,) = [remark for remark in remarks if remark.startswith("Quality, ")]
-        assert f" over {unit}, " in line
+    ran = sps("bench", *task.split(), *models, *sampled)
+    assert ran.code == 0, ran.err
+    remarks = json.loads((tmp_path / "run" / "summary.json").read_text())["remarks"]
+    (line,) = [remark for remark in remarks if remark.startswith("Quality, ")]
+    assert f" over {unit}, " in line
 
 
 def test_by_category(sps, run, tmp_path):

@@ -13,6 +13,7 @@ from spsbench.extensions.check.journal import Journal
 from tests.extensions.check.stubs import of_stub, weights
 from tests.extensions.vllm.test_proposer import proposer_of
 from tests.oracles.stub import SIZE, Engine, K, Stub, draw, softmax
+from tests.variants import first
 
 
 class Scripted(Engine):
@@ -40,7 +41,7 @@ class Scripted(Engine):
         fed += made.ids[-kept - 1 :]
 
 
-@pytest.mark.parametrize("fault", ["", "wrong at 2", "rare"])
+@pytest.mark.parametrize("fault", first(2, ["", "rare", "wrong at 2"]))
 def test_each_scenario_has_a_verdict_and_names_the_fault(fault, tmp_path):
     path, kept = tmp_path / "script.json", tmp_path / "kept.jsonl"
     stub, given = Stub(Scripted(path, fault)), {"bias": 0.3, "most": 600, "temperatures": (1.0,)}

@@ -16,7 +16,7 @@ from spsbench.spec import Spec
 from tests.oracles.defects import DEFECTS, RULES, on_a_device
 
 READER = Path(__file__).parents[3] / "recipes" / "vectors" / "verify.c"
-SLOW = {"traversal", "recursive", "spectr"}  # to write
+SLOW = {"match", "traversal", "recursive", "spectr"}  # to write
 OF_RULES = [  # the others are of drafters, caches, noise and texts
     defect
     for defect in DEFECTS

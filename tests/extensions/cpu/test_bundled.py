@@ -1,5 +1,7 @@
 """The bundled weights run by programs over packed weights: a refusal is silent, and only slower."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -8,13 +10,21 @@ from spsbench.engines.session.engine_config import get_prepared
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.methods.build import LoadedDecoderContext
 from tests.heads.stage import KINDS, TEXT
+from tests.variants import first
 
 without = missing(torch.bfloat16)
 pytestmark = [pytest.mark.needs_fast, pytest.mark.skipif(without is not None, reason=f"{without}")]
 
 
-@pytest.mark.parametrize("weights", ["", "int8", "int4"], ids=["bf16", "int8", "int4"])
-@pytest.mark.parametrize("drafter", ["model", *KINDS])
+CODED = "int8", "int4"
+PAIRS = [
+    *product(["model", *KINDS], [""]),
+    *product(["model"], CODED),
+    *product(KINDS, CODED),
+]
+
+
+@pytest.mark.parametrize(("drafter", "weights"), first(len(KINDS) + 3, PAIRS))
 def test_bundled_pairs_run_programs_in_every_kind_of_weights(drafter, weights):
     options = {"draft": "nano-draft"} if drafter == "model" else {"drafter": drafter}
     options |= {"weights": weights} if weights else {}

@@ -17,6 +17,7 @@ from spsbench.extensions.transformers.generate import FIELDS
 from spsbench.settings.models import BUNDLED
 from tests.oracles.models import ROTARY, WINDOWED, tiny
 from tests.stateful_models import stateful
+from tests.variants import first
 
 CASES = tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
 CASES["without_effect"] |= {
@@ -93,7 +94,7 @@ def test_what_else_cannot_be_honoured_is_refused(models):
             models[0].generate(ONE, custom_generate=spsbench.generate_with(**wrong), **PLAIN)
 
 
-@pytest.mark.parametrize("architecture", [*ROTARY, "gpt2", *STATEFUL])
+@pytest.mark.parametrize("architecture", ["gpt2", *first(6, ROTARY), *first(4, STATEFUL)])
 def test_rows_padded_on_the_left_are_the_texts_of_plain_generate(architecture):
     eager = {"attention": "eager", "dtype": torch.float32}
     more = WINDOWED.get(architecture, {}) | (eager if architecture in ("gemma2", "gpt_oss") else {})

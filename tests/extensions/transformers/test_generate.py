@@ -64,6 +64,8 @@ def test_a_field_does_what_it_does_in_plain_generate(models, name):
 
 @pytest.mark.parametrize("name", sorted({*configs.ALL_CACHE_IMPLEMENTATIONS} - {"quantized"}))
 def test_the_kind_of_cache_is_without_effect(models, name):
+    if name.startswith("offloaded") and torch.version.cuda and not torch.cuda.is_available():
+        pytest.skip("transformers opens a stream of CUDA for it")
     text = ours(models, ONE, cache_implementation=name)
     assert torch.equal(text, models[0].generate(ONE, **PLAIN))
 

@@ -98,7 +98,8 @@ def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, An
         "timed": summary.timed,
         "loaded": summary.loaded,
     }
+    of_summary = summary.figures
     for name in figures:
-        mean, low, high = (summary.figures.get(name) or (None,) * 3)[:3]
+        mean, low, high = (of_summary.get(name) or (None,) * 3)[:3]
         row |= {name: mean, f"{name}.low": low, f"{name}.high": high}
     return row

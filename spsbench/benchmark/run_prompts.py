@@ -27,7 +27,8 @@ class RunPrompts:
         self._models: Rooms = lambda cell: replace(models(cell), clock=manifest.created)
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
-        self._folder, self._digests = folder, manifest.prompt_ids
+        self._folder = folder
+        self._digests = manifest.prompt_ids
         self._clocks = {
             placed.record.key: placed.start.clock
             for placed in placed_records(folder)
@@ -77,7 +78,8 @@ class RunPrompts:
         Raises:
             DataError: the record has no sample in the task, or another prompt.
         """
-        if (sample := self._samples.get((record.cell, record.sample))) is None:
+        sample = self._samples.get((record.cell, record.sample))
+        if sample is None:
             raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
         models = self._models(cell)

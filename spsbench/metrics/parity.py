@@ -140,7 +140,7 @@ class Parity(NamedTuple):
 
     @property
     def _shortfall(self) -> str:
-        if self.unit == "samples" and self.needed > (self.available or self.needed):
+        if self.unit == "samples" and self.available and self.needed > self.available:
             return f"more samples than the {self.available:,} of this task would be needed"
         if self.needed > MOST_NEEDED:
             return f"more than {MOST_NEEDED:,} {self.unit} would be needed"
@@ -279,10 +279,11 @@ def parities(
     tests = []
     for cell in cells:
         if cell.k != 0 and (base := baseline(cell, cells)) is not None:
-            of, unit = scores, "samples"
+            compared, unit = scores, "samples"
             if answers and {base.id, cell.id} <= answers.keys():
                 samples = next(iter(scores[cell.id].values()))
-                of, unit = answers, f"answers to all {len(samples):,} samples"
-            found = parities_of(of[base.id], of[cell.id], identical=cell.id in identical)
-            tests += [(cell, test._replace(unit=unit)) for test in found]
+                compared, unit = answers, f"answers to all {len(samples):,} samples"
+            old, new = compared[base.id], compared[cell.id]
+            of_cell = parities_of(old, new, identical=cell.id in identical)
+            tests += [(cell, test._replace(unit=unit)) for test in of_cell]
     return tests

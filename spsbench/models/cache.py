@@ -153,8 +153,9 @@ class ModelCache:
         """
         if cell.elsewhere:
             return self.encoder(cell)
+        has_draft_model = plan_of(cell.drafter).weights is Weights.MODEL
         located = [self._find(cell.target, cell.seed)]
-        if plan_of(cell.drafter).weights is Weights.MODEL and cell.draft:
+        if has_draft_model and cell.draft:
             located.append(self._find_draft(cell.draft, cell.seed))
         if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)

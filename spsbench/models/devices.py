@@ -125,4 +125,4 @@ def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.devi
 
 
 def _headers(files: Sequence[Path]) -> list[TensorHeader]:
-    return [*read_headers([path for path in files if path.suffix == ".safetensors"]).values()]
+    return list(read_headers([path for path in files if path.suffix == ".safetensors"]).values())

@@ -66,8 +66,8 @@ def with_shape(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     )
     group = heads // (first_size(values, SHARED) or heads)
     shared = next(n for n in range(max(1, n_heads // group), 0, -1) if n_heads % n == 0)
-    sizes = {WIDTH: shape.width, DEPTH: shape.depth, HEADS: n_heads, SHARED: shared}
-    for names, value in sizes.items():
+    sizes = (WIDTH, shape.width), (DEPTH, shape.depth), (HEADS, n_heads), (SHARED, shared)
+    for names, value in sizes:
         config |= {name: value for name in names if values.get(name) is not None}
     for name in INNER:
         if isinstance(values.get(name), int):

@@ -339,28 +339,31 @@ def golden(report: Report) -> str:
 
     A mean is 1 + accepted / rounds, of two decimals, of rows of a constant K that have rounds. The
     mode is `thinking_on` where one of a row's texts has `</think>`, else `thinking_off`. Names in
-    which rows differ, as of task and setting, stand behind each model's. UsageError: no such K.
+    which rows differ, as of task and setting, stand behind each model's. A comment counts drafting
+    rows that are left out. UsageError: all of them.
     """
     import yaml
 
-    rows = [(table, s) for table in report.tables for s in table.whole if s.cell.k]
+    drafting = [(table, s) for table in report.tables for s in table.whole if s.cell.k != 0]
+    rows = [(table, s) for table, s in drafting if s.cell.k and s.accepted_length]
     if not rows:
         raise UsageError("no row of a constant K above 0: expected one, for golden lengths")
-    read = {name: of_row for name, of_row in names(s for _, s in rows).items() if name != "target"}
-    parts = [
-        (table.title.run, *(part(s).removesuffix(f" K={s.cell.k}") for part in read.values()))
+    readers = [read for name, read in names(s for _, s in rows).items() if name != "target"]
+    labels = [
+        (table.title.run, *(read(s).removesuffix(f" K={s.cell.k}") for read in readers))
         for table, s in rows
     ]
-    differing = [at for at, texts in enumerate(zip(*parts, strict=True)) if len({*texts}) > 1]
+    differing = [at for at, texts in enumerate(zip(*labels, strict=True)) if len({*texts}) > 1]
     thoughtful = {r.cell for table in report.tables for r in table.records() if ENDS in r.text}
     curves: dict[str, dict[str, dict[int, float]]] = {}
-    for (_, s), named in zip(rows, parts, strict=True):
-        model = ", ".join([str(s.cell.target), *(named[at] for at in differing if named[at])])
-        mode = "thinking_on" if s.cell.id in thoughtful else "thinking_off"
-        if s.accepted_length is not None and s.cell.k is not None:
+    for (_, s), label in zip(rows, labels, strict=True):
+        if s.cell.k and s.accepted_length:
+            model = ", ".join([str(s.cell.target), *(label[at] for at in differing if label[at])])
+            mode = "thinking_on" if s.cell.id in thoughtful else "thinking_off"
             curve = curves.setdefault(model, {}).setdefault(mode, {})
             curve[s.cell.k] = round(1 + s.accepted_length.mean, 2)
-    written = yaml.safe_dump(curves, sort_keys=False, allow_unicode=True, width=1000)
-    return (
-        f"# Mean tokens of a round, 1 + accepted / rounds, by K: measured by sps bench\n{written}"
-    )
+    head = "# Mean tokens of a round, 1 + accepted / rounds, by K: measured by sps bench\n"
+    if lacking := len(drafting) - len(rows):
+        head += f"# Left out: {lacking} rows without rounds or a constant K\n"
+    written: str = yaml.safe_dump(curves, sort_keys=False, allow_unicode=True, width=1000)
+    return head + written

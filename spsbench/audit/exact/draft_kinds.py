@@ -47,7 +47,8 @@ class FixedDrafter(Drafter):
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         self.tokens, self.parents = list(tokens), parents
-        self.tree, self.calls = parents is not None, 0
+        self.tree = parents is not None
+        self.calls = 0
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self.calls = 0

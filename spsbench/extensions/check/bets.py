@@ -186,7 +186,8 @@ class ServerAudit(MethodAudit):
     def unaudited(self) -> str:
         """Return how many texts are left out and the most frequent reasons; empty if none is."""
         reasons = (f"{count} x it {reason}" for reason, count in self.left_out.most_common(3))
-        lead = f"{self.left_out.total()} of {self.texts + self.left_out.total()} texts are left out"
+        total = self.texts + self.left_out.total()
+        lead = f"{self.left_out.total()} of {total} texts are left out"
         return f"{lead} ({', '.join(reasons)})" if self.left_out else ""
 
     @property

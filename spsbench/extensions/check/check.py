@@ -187,7 +187,8 @@ def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answ
     if texts.weights is None or not greedy:
         return []
     prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
-    scored = list(map(partial(expect_by_weights, texts.weights), prompts, greedy))
+    pairs = zip(prompts, greedy, strict=True)
+    scored = [expect_by_weights(texts.weights, *pair) for pair in pairs]
     apart = check_same_model(texts.weights, scored)
     log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
     return scored

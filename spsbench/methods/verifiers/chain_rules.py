@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
+from spsbench.loop.sampling import send
 from spsbench.loop.types import Draft, Guarantee, Noise
 from spsbench.methods.verifiers.sps import by_ratio, chain_probs, ratios
 from spsbench.methods.verifiers.walk_down import (
@@ -129,29 +130,27 @@ class Synthetic(WalkDown):
     def __post_init__(self) -> None:
         if self.shape not in (shapes := ("minvar", "geometric", "normal")):
             raise ValueError(f"shape is {self.shape!r}: expected {', '.join(shapes)}")
-        self._mean_length(1)  # so that a file is refused before a model is loaded
+        if self.length != "":
+            self._rates(1)  # so that a file is refused before a model is loaded
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         u = uniforms(draft, q, noise)
-        rates: float | Tensor = self.alpha
-        if len(u) and self.length != "":
-            rates = torch.tensor(
-                synthetic_rates(self.shape, self._mean_length(len(u)), len(u)), device=q.device
-            )
-        return (u < rates, lambda end: row_at(q, end).argmax())
+        chances = self.alpha if self.length == "" else send(self._rates(len(u)), q.device)
+        return (u < chances, lambda end: row_at(q, end).argmax())
 
-    def _mean_length(self, k: int) -> float:
-        """Return the mean tokens of a round of `k` drafted ones; 1 without a `length`.
+    def _rates(self, n: int) -> Tensor:
+        """Return `synthetic_rates` [n] of `n` drafted tokens; a `length` must be given.
 
-        A file that lacks `k` has it by its next larger K, as at the end of a text. DataError: it
-        has none so large, or as `read_golden`.
+        A file that lacks `n` has its mean by its next larger K, as at the end of a text. DataError:
+        it has none so large, or as `read_golden`.
         """
-        if not self.length or not isinstance(self.length, str):
-            return float(self.length or 1)
-        means = read_golden(self.length, self.curve)
-        if k > (most := max(means)):
-            raise DataError(f"K = {k} ({self.length}): expected up to {most}, as it has. Lower `k`")
-        return means[min(known for known in means if known >= k)]
+        length = self.length
+        if isinstance(length, str):
+            means = read_golden(length, self.curve)
+            if n > (most := max(means)):
+                raise DataError(f"K = {n} ({length}): expected up to {most}, as it has. Lower `k`")
+            length = means[min(k for k in means if k >= n)]
+        return torch.tensor(synthetic_rates(self.shape, length, n))
 
 
 @cache
@@ -159,10 +158,10 @@ def synthetic_rates(shape: str, length: float, n: int) -> tuple[float, ...]:
     """Return [n] chances to keep a drafted token if those before it are kept.
 
     The number kept has the mean `length` - 1, or n where that is less. `minvar`: it is the integer
-    below or above (vLLM, ATOM, TensorRT-LLM; SGLang's match-expected, there one draw
-    for a whole batch). `geometric`: all chances are equal (llama.cpp). Any other shape: it is a
-    normal number of that mean and deviation 1, rounded and cut to 0 .. n, which moves the mean
-    (SGLang's multinomial). A chance that never matters is 0.
+    below or above (vLLM, ATOM, TensorRT-LLM; SGLang's match-expected, there one draw for a whole
+    batch). `geometric`: all chances are equal (llama.cpp). Any other shape: it is a normal number
+    of that mean and deviation 1, rounded and cut to 0 .. n, which moves the mean (SGLang's
+    multinomial). A chance that never matters is 0.
     """
     if shape == "geometric":
         alpha = alpha_for(length, n)
@@ -188,10 +187,10 @@ def read_golden(path: str, curve: str) -> Mapping[int, float]:
     text = read_text(path, what, 1 << 20)
     try:
         models = list(yaml.safe_load(text).values())
-        found = [(name, means) for curves in models for name, means in curves.items()]
-        chosen = [means for name, means in found if curve in ("", name)]
+        every = [(name, means) for curves in models for name, means in curves.items()]
+        chosen = [means for name, means in every if curve in ("", name)]
         if len(chosen) != 1 or not chosen[0]:
-            raise ValueError(f"curve={curve!r}, of {', '.join(str(name) for name, _ in found)}")
+            raise ValueError(f"curve={curve!r}, of {', '.join(str(name) for name, _ in every)}")
         (means,) = chosen
         for k, mean in means.items():
             if type(k) is not int or not is_finite_number(mean) or not 1 <= mean <= k + 1:

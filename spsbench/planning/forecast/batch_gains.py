@@ -74,8 +74,10 @@ def forecast_batches(
             in_all = Estimate(tokens_per_s * gained.mean, None, None, gained.n)
             figures = {"block_efficiency": forecast.tau, "speedup": gained}
             figures["mean_token_time_ms"] = in_all._replace(mean=1e3 * size / in_all.mean)
-            in_batch, machine = cell.but(batch=size), {"machine_tokens_per_s": in_all}
-            rows.append(summary_row(in_batch, forecast.texts, measured=machine, **figures))
+            machine = {"machine_tokens_per_s": in_all}
+            rows.append(
+                summary_row(cell.but(batch=size), forecast.texts, measured=machine, **figures)
+            )
     advised, table = engine_table(gains)
     balance = {size: costs.weights / (size * batches.cached) for size in listed if costs.weights}
     remarks = [f'For vLLM, with {advised or "any draft"}: "{IN_ENGINES}": {table}']

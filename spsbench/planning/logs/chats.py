@@ -324,7 +324,9 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
     """
     value = unpack_json(value)
     if isinstance(value, list):
-        typed = [x for x in value if isinstance(x, dict) and ("type" in x or "lc" in x)]
+        typed = [
+            item for item in value if isinstance(item, dict) and ("type" in item or "lc" in item)
+        ]
         if value and all(map(role_of, value)) and not typed:
             yield value[-1], outer
         elif len(typed) == len(value) and value:

@@ -57,11 +57,13 @@ class ModelBody:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = ref(model)  # which lives as long as its sessions, not as its programs
-        self._dtype, self._has_run = model.dtype, False
+        self._dtype = model.dtype
+        self._has_run = False
         self.weights: Sequence[Tensor] = ()
         self._cache_forms: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of no tokens
         self._mask_layers = list[int]()  # by kind of mask: a layer that uses it; -1: none
-        self._outside, self._windows = Outside(model), windows_of(model)
+        self._outside = Outside(model)
+        self._windows = windows_of(model)
         mapped = self._windows is not None and self._windows.mapped
         self._mask_kinds = (FULL, SLIDING) if mapped else ("",)
 

@@ -75,7 +75,8 @@ class BodyReplay(Generic[Request]):
     def __init__(self, body: PassBody[Request], lock: Lock) -> None:
         self._body, self._lock = body, lock
         self.refused: str | None = None
-        self.counts, self._scratch = [0, 0], Scratch()
+        self.counts = [0, 0]
+        self._scratch = Scratch()
         self._recordings: list[Recording] | None = []  # None: they cannot be programs
         self._programs: dict[tuple[Any, ...], PassProgram] = {}  # by the names of their outputs
         self._agrees: dict[Hashable, bool] = {}  # by the kind of a pass: program and own code
